@@ -1,8 +1,8 @@
-"""How long does each way to assign nodes take, with how much memory, and how good is the cut?
+"""Measures time, memory and edge cut of every method that assigns nodes to parts.
 
-``python -m benchmarks.assign --graph communities --scale 18`` runs every method in a process of its own, so that its
-peak memory is its own, and ends with one JSON object per method. METIS has one thread, so ``--threads 2`` shows what
-KaMinPar makes of another processor; compare ``cpu_s`` where processors are shared, and ``seconds`` where they are not.
+``python -m benchmarks.assign --graph communities --scale 18`` runs every method in a process of its own, so that peaks
+of memory are separate, and prints one JSON object per method. METIS has one thread, so ``--threads 2`` affects only
+KaMinPar. Compare ``cpu_s`` on shared processors, and ``seconds`` on idle ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEGREE_EXPONENT = 2.5
 
 
 def power_communities(scale: int, rng_seed: int = 1) -> Graph:
-    """2**scale nodes whose degrees follow a power law, in communities that seven edges out of ten do not leave.
+    """Make a graph of 2**scale nodes with power-law degrees, in communities with 70 % of edges inside.
 
     Source: the degree-corrected stochastic block model; Karrer, Newman, Physical Review E 83, 2011.
     """
@@ -56,7 +56,7 @@ def power_communities(scale: int, rng_seed: int = 1) -> Graph:
 
 
 def measure(chunks: Path, options: argparse.Namespace) -> dict[str, float | str]:
-    """Assign once, after a small graph that compiles the kernels."""
+    """Measure one assignment, after a small one that compiles the kernels."""
     settings = PartitionSettings(
         num_parts=options.parts, method=options.method, num_threads=options.threads, passes=options.passes
     )

@@ -1,4 +1,4 @@
-"""How many subgraphs are sampled, gathered, encoded and written per second and core, on a graph like OGBN-MAG?
+"""Measures exported subgraphs per second and core, on a graph like OGBN-MAG.
 
 A paper has 128 float32 features; the five ops draw 16, 8, 8, 8 and 8 neighbours, the two ops 8 and 4.
 """
@@ -23,17 +23,17 @@ from hopstream.tfgnn.sampling_spec import RANDOM_UNIFORM
 from hopstream.tfgnn.spec_builder import SamplingSpecBuilder
 
 FULL_SCALE = 20
-"""At this scale and above there are 1 M papers."""
+"""From this scale on, the graph has 1 M papers."""
 SEEDS_PER_BATCH = {"five_ops": 16, "two_ops": 160}
 
 
 def num_papers_of(options: Options) -> int:
-    """A million, or fewer at small scales."""
+    """Number of papers: a million, or fewer at small scales."""
     return 1_000_000 >> max(0, FULL_SCALE - options.scale)
 
 
 def mag_like(num_papers: int) -> Graph:
-    """Papers, authors, topics and institutions; some are far more popular than others."""
+    """Make a graph of papers, authors, topics and institutions with skewed popularity."""
     rng = np.random.default_rng(RNG_SEED)
     counts = {
         "paper": num_papers, "author": num_papers * 9 // 8, "field_of_study": num_papers // 16,
@@ -65,7 +65,7 @@ def mag_like(num_papers: int) -> Graph:
 
 
 def specs_of(schema: Any) -> dict[str, Any]:
-    """The five ops of the document, scaled, and two ops."""
+    """Sampling specs with five ops and with two ops, by name."""
     seed = SamplingSpecBuilder(schema, RANDOM_UNIFORM).seed("paper")
     cited = seed.sample(16, "cites")
     authors = cited.join([seed]).sample(8, "written")
@@ -77,7 +77,7 @@ def specs_of(schema: Any) -> dict[str, Any]:
 
 
 def measure(folder: Path, name: str, spec: Any, seeds: np.ndarray, num_repeats: int) -> dict[str, float]:
-    """Export seeds again and again, and say what the quickest time took, of a core and with all else by the clock."""
+    """Export seeds several times; return figures of the fastest run, in processor time and wall time."""
     quickest: dict[str, float] = {}
     by_clock: dict[str, float] = {}
     num_bytes, clock_s = 0, math.inf
@@ -101,7 +101,7 @@ def measure(folder: Path, name: str, spec: Any, seeds: np.ndarray, num_repeats: 
 
 
 def prepared(options: Options) -> Path:
-    """The folder with the dataset, which is made where it is not there."""
+    """Return the folder with the dataset; write the dataset if it is missing."""
     num_papers = num_papers_of(options)
     folder = options.data / f"mag-{num_papers}"
     if not (folder / "parts" / "manifest.json").exists():

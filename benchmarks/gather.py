@@ -1,4 +1,4 @@
-"""How fast are the features of a batch's nodes gathered from a mapped part, on one thread?"""
+"""Measures gathering the features of a batch's nodes from a mapped part, on one thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM_BATCHES = 8
 
 
 def main() -> None:
-    """Gather the rows that sampled batches need into one reused buffer; numpy's ``take`` does the same beside it."""
+    """Gather the rows of sampled batches into a reused buffer, and compare with numpy's ``take``."""
     options = read_options(__doc__ or "")
     dataset = open_dataset(options.parts_path(1))
     with LocalStore(dataset) as store:

@@ -1,11 +1,11 @@
-"""How much less does a rank ask of others when its part has a halo, and how much faster are its batches?
+"""Measures how many remote requests, rows and bytes a halo saves, and how much faster batches become.
 
     python -m benchmarks.halo --nodes 100000
 
-A graph of communities is cut into four parts by KaMinPar. One part is mapped by this process, whose seeds are the
-training nodes that it owns; the others are served over loopback by one process. Each halo is written in turn, and the
-same batches are made with each, by one thread. Loopback has next to no latency and a bandwidth that no network has, so
-requests, rows and bytes travel to other machines, and seconds do not.
+KaMinPar cuts a graph of communities into four parts. This process maps one part, and its seeds are the training nodes
+of that part. Another process serves the other parts over loopback. Each halo is written in turn, and one thread makes
+the same batches with each. Loopback has nearly no latency and more bandwidth than a network. So numbers of requests,
+rows and bytes are valid for other machines, but seconds are not.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ START_S = 120.0
 
 @dataclass(frozen=True)
 class Figures:
-    """What batches took with one halo: means per batch; of seconds, the lower quartile."""
+    """Costs per batch with one halo: means; for seconds, the lower quartile."""
 
     name: str
     halo_bytes: int
@@ -58,7 +58,7 @@ class Figures:
 
 
 def community_graph(num_nodes: int, edges_per_node: int) -> Graph:
-    """Nodes in communities; most edges stay inside, and the first nodes of a community have most of them."""
+    """Make a graph of communities; most edges stay inside, at the first nodes of a community."""
     rng = np.random.default_rng(0)
     num_edges, num_communities = num_nodes * edges_per_node, max(1, num_nodes // NODES_PER_COMMUNITY)
     community = rng.integers(0, num_communities, num_edges)
@@ -80,7 +80,7 @@ def community_graph(num_nodes: int, edges_per_node: int) -> Graph:
 
 
 def serve(folder: Path, pipe: Connection) -> None:
-    """Serve all parts but the first until the other end of the pipe says so."""
+    """Serve all parts but the first until the parent sends a message."""
     with LocalStore(open_dataset(folder), range(1, NUM_PARTS)) as store, StoreServer(store) as server:
         pipe.send(server.location)
         pipe.recv()
@@ -88,7 +88,7 @@ def serve(folder: Path, pipe: Connection) -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a process that serves all parts but the first."""
+    """Start a process that serves all parts but the first; yield its address."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(folder, there), daemon=True)
@@ -104,7 +104,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def measure(name: str, folder: Path, location: str, num_batches: int, expected: float) -> Figures:
-    """Make some batches and count what they ask."""
+    """Make some batches, and count their remote requests, rows and bytes."""
     dataset = open_dataset(folder)
     seeds = dataset.open_part(0).node_keys[NODE]
     splits = [dataset.open_part(part).splits[NODE]["train"] for part in range(NUM_PARTS)]
@@ -144,7 +144,7 @@ def measure(name: str, folder: Path, location: str, num_batches: int, expected: 
 
 
 def plans(num_bytes: int) -> list[tuple[str, dict[str, Any]]]:
-    """Halos by name; budgets are shares of the bytes of all features."""
+    """Options of halos by name; budgets are shares of the bytes of all features."""
     of_budget = [
         (f"features, {share:.0%} budget", {"hops": 0, "budget": int(num_bytes * share)})
         for share in (0.01, 0.02, 0.05, 0.1, 0.2)
@@ -177,7 +177,7 @@ def run(folder: Path, num_nodes: int, num_batches: int) -> list[Figures]:
 
 
 def table(figures: list[Figures]) -> str:
-    """The figures as a Markdown table."""
+    """Format the figures as a Markdown table."""
     headers = (
         "halo", "its size in the part", "requests", "nodes expanded there", "rows fetched there", "MB answered",
         "rows saved", "as expected", "ms per batch", "of processor here",

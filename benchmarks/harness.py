@@ -1,8 +1,8 @@
-"""How is anything measured here, so that two figures can be compared?
+"""Harness of all benchmarks: options, timing, comparison in turns, and cases in fresh processes.
 
-Every case is a script of its own and runs in a fresh process, so that its peak memory is its own and nothing is warm
-but what it warmed. A case prints one JSON object as its last line; ``run_case`` reads it. Ratios of figures that were
-taken in one run travel between machines; absolutes do not, which is why probes of the machine stand beside every run.
+Every case is a script of its own and runs in a fresh process, so that its peak memory and its caches are its own. A
+case prints one JSON object as its last line; ``run_case`` reads it. Ratios of figures from one run are valid for other
+machines. Absolute figures are not, so every run also probes the machine.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What every case is told.
+    """Options of every case.
 
     Attributes:
         scale: The graph has 2**scale nodes.
         data: Folder of the prepared datasets.
         num_batches: Batches per repetition.
-        num_repeats: Repetitions; the median is reported, with the least beside it.
-        num_threads: Threads of the case, where it has a choice.
+        num_repeats: Repetitions; figures are medians over them.
+        num_threads: Threads, for cases that have a choice.
     """
 
     scale: int
@@ -58,12 +58,12 @@ class Options:
     num_threads: int
 
     def parts_path(self, num_parts: int) -> Path:
-        """The prepared dataset of so many parts."""
+        """Path of the prepared dataset with ``num_parts`` parts."""
         return self.data / f"rmat-{self.scale}-{num_parts}"
 
     @property
     def modes_path(self) -> Path:
-        """The prepared dataset of one part whose edges have times and weights, without features."""
+        """Path of the prepared dataset of one part with times and weights of edges, without features."""
         return self.data / f"rmat-{self.scale}-modes"
 
     def to_arguments(self) -> list[str]:
@@ -76,18 +76,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of each repetition of one piece of work."""
+    """Seconds of each repetition of some work."""
 
     seconds: tuple[float, ...]
 
     @property
     def median_s(self) -> float:
-        """The figure to quote."""
+        """Median, the figure to quote."""
         return statistics.median(self.seconds)
 
     @property
     def min_s(self) -> float:
-        """What the machine can do when nobody disturbs it."""
+        """Minimum, the time without disturbance by other processes."""
         return min(self.seconds)
 
 
@@ -101,14 +101,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(description: str) -> Options:
-    """The options of a case that is run by itself."""
+    """Parse the options of a case that runs by itself."""
     parser = argparse.ArgumentParser(description=description)
     add_options(parser)
     return to_options(parser.parse_args())
 
 
 def to_options(values: argparse.Namespace) -> Options:
-    """What ``add_options`` parsed, as a record."""
+    """Convert the parsed options of ``add_options`` to a record."""
     return Options(
         scale=values.scale,
         data=values.data,
@@ -119,7 +119,7 @@ def to_options(values: argparse.Namespace) -> Options:
 
 
 def repeat(work: Callable[[], object], num_repeats: int, *, num_warmups: int = 1) -> Timing:
-    """Time a piece of work several times, after running it ``num_warmups`` times untimed."""
+    """Time some work several times, after ``num_warmups`` runs that are not timed."""
     for _ in range(num_warmups):
         work()
     seconds = []
@@ -131,17 +131,17 @@ def repeat(work: Callable[[], object], num_repeats: int, *, num_warmups: int = 1
 
 
 Work = Callable[[int], tuple[int, int]]
-"""Does batch ``i``, and says how many edges that drew and how many units of work it was."""
+"""Processes batch ``i``; returns the numbers of drawn edges and of units of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """What one way of working took, while it took turns with others.
+    """Measured turns of one variant, which took turns with others.
 
     Attributes:
-        seconds: Of each turn, in which the thread worked.
+        seconds: Processor time of the thread in each turn.
         num_edges: Edges drawn in a turn.
-        num_units: Units of work in a turn, which ratios are per.
+        num_units: Units of work in a turn; ratios are per unit.
         num_batches: Batches in a turn.
     """
 
@@ -152,16 +152,16 @@ class Turns:
 
     @property
     def edges_per_s(self) -> float:
-        """Of the median turn."""
+        """Edges per second of the median turn."""
         return self.num_edges / statistics.median(self.seconds)
 
     @property
     def units_per_s(self) -> float:
-        """Of the median turn."""
+        """Units per second of the median turn."""
         return self.num_units / statistics.median(self.seconds)
 
     def ratio_to(self, plain: Turns) -> float:
-        """How much longer a unit takes than with another way: the median over turns that followed each other."""
+        """Ratio of seconds per unit to another variant's: the median over adjacent turns."""
         seconds = zip(self.seconds, plain.seconds, strict=True)
         return statistics.median(own / other for own, other in seconds) * plain.num_units / self.num_units
 
@@ -169,14 +169,14 @@ class Turns:
 def take_turns(
     works: Mapping[str, Work], options: Options, max_batches: Mapping[str, int] | None = None
 ) -> dict[str, Turns]:
-    """Measure several ways of working; each has its turn in every repetition, so that slow spells hit all alike.
+    """Measure several variants in turns in every repetition, so that disturbances affect all alike.
 
-    Seconds are those that this thread worked: the work waits for nothing, and what others take of the core is not its.
+    Seconds are processor time of this thread: the work never waits, and time of other processes does not count.
 
     Args:
-        works: Name to work, all of it in the caller's thread.
-        options: How many batches and repetitions.
-        max_batches: Name to the most batches of a turn, for work that is slow.
+        works: Name to work; all of it runs in the caller's thread.
+        options: Numbers of batches and repetitions.
+        max_batches: Name to the most batches of a turn, for slow work.
     """
     num_batches = {name: min((max_batches or {}).get(name, options.num_batches), options.num_batches) for name in works}
     done = {name: [work(i) for i in range(num_batches[name])] for name, work in works.items()}
@@ -210,8 +210,8 @@ def run_case(
     """Run one case in a fresh process, with the code of ``root``.
 
     Returns:
-        The JSON object that the case printed last, with ``others_share`` added: how much of the machine's cores others
-        took meanwhile, from 0 to 1. Where that is not near 0 the case was disturbed.
+        The JSON object that the case printed last, with ``others_share`` added: the share of the machine's processor
+        time that other processes took meanwhile, from 0 to 1. A value that is not near 0 means a disturbed case.
 
     Raises:
         RuntimeError: The case failed, ran past its deadline, or printed no result.
@@ -232,13 +232,13 @@ def run_case(
 
 
 def _children_cpu_s() -> float:
-    """Seconds of all cores that processes which have ended took, if this one or its children waited for them."""
+    """Processor seconds of ended processes that this process or its children waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _busy_cpu_s() -> float:
-    """Seconds of all cores that this machine has worked, or wanted to work while its host did something else."""
+    """Busy seconds of all cores since boot, including time that the host took away (steal)."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
@@ -247,7 +247,7 @@ def _busy_cpu_s() -> float:
 
 
 def describe_machine() -> dict[str, object]:
-    """What a reader must know to judge absolute figures."""
+    """Facts about the machine and the software that a reader needs to judge absolute figures."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": _cpu_name(),

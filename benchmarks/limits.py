@@ -1,6 +1,6 @@
-"""How much longer than plain uniform sampling may each way to sample take, at most?
+"""Limits of the time of each way to sample, as ratios to plain uniform sampling.
 
-Ratios are of seconds per edge drawn; that of ``link`` is of seconds per seed node, beside a node loader.
+Ratios are of seconds per drawn edge; the ratio of ``link`` is of seconds per seed node, to a loader of nodes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ LIMITS = {
     "weighted_with_replacement": 3.0,
     "link": 1.5,
 }
-"""Name of a figure, without ``_ratio``, to its limit; other ways have none."""
+"""Name of a figure, without ``_ratio``, to its limit; other figures have none."""
 MIN_STREAMED_SHARE = 0.8
-"""What streaming from two servers reaches, at the least, of what the same processes do in the calls themselves."""
+"""Lowest ratio of batches streamed from two servers to batches sampled inside calls of the same processes."""

@@ -1,6 +1,8 @@
-"""Counts lines of code per room, without comments, docstrings and blanks: ``python -m benchmarks.lines [REVISION]``.
+"""Counts lines of code per package, without comments, docstrings and blank lines.
 
-With a revision of git the lines that each room has more or less than that revision stand beside.
+    python -m benchmarks.lines [REVISION]
+
+With a git revision, the table also shows each package's difference to that revision.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ WORDS = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
     tokenize.ENDMARKER,
 }  # fmt: skip
-"""Tokens that make no line of code."""
+"""Tokens that do not count as code."""
 
 
 def num_code_lines(text: str) -> int:
-    """Lines that hold code."""
+    """Count the lines that hold code."""
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -36,7 +38,7 @@ def num_code_lines(text: str) -> int:
 
 
 def room_of(path: str) -> str:
-    """The room of a source file, or the first folder of another one."""
+    """Package of a source file, or the first folder of another file."""
     words = path.split("/")
     if words[:2] == ["src", "hopstream"]:
         return f"src/{words[2].removesuffix('.py')}"
@@ -44,7 +46,7 @@ def room_of(path: str) -> str:
 
 
 def count(files: Iterable[tuple[str, str]]) -> tuple[Counter[str], Counter[str]]:
-    """Lines and files per room, of paths with their texts."""
+    """Count lines and files per package, from paths with their texts."""
     lines: Counter[str] = Counter()
     num_files: Counter[str] = Counter()
     for path, text in files:

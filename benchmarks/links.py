@@ -1,7 +1,7 @@
-"""What does a batch of links cost per seed node, as a ratio to a loader of nodes in the same run?
+"""Measures batches of links per seed node, as a ratio to a loader of nodes in the same run.
 
-Loaders without columns, in the caller's thread, over the whole graph mapped. The loader of nodes starts from the ends
-of the same links, because ends of edges have more neighbours than most nodes.
+Loaders fetch no columns, run in the caller's thread, and have the whole graph mapped. The loader of nodes starts from
+the ends of the same links, because ends of edges have more neighbours than most nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 
 LINK_BATCH = BATCH_SIZE // 4
-"""A link with one negative has four ends, so batches have about as many seed nodes as those of nodes."""
+"""A link with one negative has four ends, so batches of links and of nodes have about equally many seed nodes."""
 LINK_MODES: dict[str, dict[str, Any]] = {
     "link": {"neg_sampling_ratio": 1.0},
     "link_excluded": {"neg_sampling_ratio": 1.0, "exclude_links": True},
@@ -40,14 +40,14 @@ LINK_MODES: dict[str, dict[str, Any]] = {
 
 
 def draw_links(dataset: Dataset, num_batches: int) -> IntArray:
-    """int64[2, num_batches * LINK_BATCH], keys of the ends of edges drawn at random from a dataset of one part."""
+    """int64[2, num_batches * LINK_BATCH], keys of the ends of random edges of a dataset of one part."""
     edges = dataset.open_part(0).edges[EDGE, "in"]
     drawn = np.random.default_rng(RNG_SEED).integers(0, len(edges.indices), num_batches * LINK_BATCH)
     return np.stack([edges.indices[drawn].astype(np.int64), np.searchsorted(edges.indptr, drawn, "right") - 1])
 
 
 def ends_of_links(links: IntArray, num_nodes: int) -> tuple[IntArray, int]:
-    """Seeds like those of batches of links with one random negative each, equally many in every batch, and how many."""
+    """Make seeds as in batches of links with one negative each; return them and the batch size."""
     rng = np.random.default_rng(RNG_SEED)
     batches = []
     for start in range(0, links.shape[1], LINK_BATCH):
@@ -85,7 +85,7 @@ def loader_works(store: LocalStore, links: IntArray) -> dict[str, Work]:
 
 
 def measure(options: Options) -> Figures:
-    """Speed of every loader, and the ratios of those of links to that of nodes."""
+    """Measure the speed of every loader, and the ratios of loaders of links to the loader of nodes."""
     figures: Figures = {}
     dataset = open_dataset(options.modes_path)
     with LocalStore(dataset) as store:

@@ -1,4 +1,4 @@
-"""How long does a training script wait for a batch, features and all, as a PyG ``Data``?"""
+"""Measures how long a training script waits for a batch with features, as a PyG ``Data``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUM_WARMUPS = 10
 
 
 def endless(loader: NeighborLoader) -> Iterator[Any]:
-    """Batches of one epoch after the other."""
+    """Yield the batches of one epoch after the other."""
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 

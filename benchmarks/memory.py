@@ -1,10 +1,10 @@
-"""Measures the peak memory of all processes of every verb that has ``--memory``, and compares it with the bound.
+"""Measures the peak memory of every verb with ``--memory``, over all its processes, against the bound.
 
     python -m benchmarks.memory --scale 20 --memory least 512MiB 700MB 1GiB 2GiB
 
-The R-MAT graph of the other benchmarks, with features of nodes and of edges, is written as tables, as a chunked graph
-and as datasets once. Each verb runs as the command that a user types, and its processes are watched. ``least`` is what
-the verb itself says that it needs at least, told when it gets too little.
+The R-MAT graph of the other benchmarks, with features of nodes and of edges, is written once as tables, as a chunked
+graph and as datasets. Each verb runs as a command, and the memory of its processes is sampled. ``least`` means the
+smallest memory that the verb accepts, which its error message names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hopstream.schema import EDGE, NODE, type_label
 
 EDGES_PER_NODE, NUM_FEATURES, NUM_CHUNKS, NUM_PARTS = 16, 32, 4, 4
 NEW_SHARE, NUM_SEEDS = 64, 4096
-"""What is appended before ``compact`` has one edge for so many old ones."""
+"""``NEW_SHARE``: old edges per edge that is appended before ``compact``."""
 SPEC = """
 seed_op { op_name: "seed" node_set_name: "node" }
 sampling_ops { op_name: "hop" input_op_names: "seed" edge_set_name: "to" sample_size: 4 strategy: RANDOM_UNIFORM }
@@ -49,7 +49,7 @@ edge_sets { key: "to" value { source: "node" target: "node" metadata { filename:
 
 
 def prepare(folder: Path, scale: int) -> None:
-    """Write every input that is not there yet."""
+    """Write all inputs, unless they exist."""
     if (folder / "ready").exists():
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +99,7 @@ def _write_tables(folder: Path, graph: Graph) -> None:
 
 
 def _append(folder: Path, graph: Graph) -> None:
-    """Write a dataset that edges were appended to."""
+    """Write a dataset with appended edges."""
     num_new, rng = graph.edges[EDGE].num_edges // NEW_SHARE, np.random.default_rng(2)
     src, dst = rng.integers(0, graph.nodes[NODE].num_nodes, (2, num_new))
     shutil.copytree(folder / "parts", folder / "grown")
@@ -107,7 +107,7 @@ def _append(folder: Path, graph: Graph) -> None:
 
 
 def commands(folder: Path, out: Path, memory: str, workers: str | None) -> dict[str, list[str]]:
-    """Verb to the words of its command; ``out`` is a place that is not there yet."""
+    """Verb to the words of its command; ``out`` must not exist."""
     bound = ["--memory", memory]
     shared = bound if workers is None else [*bound, "--workers", workers]
     parts = ["--parts", str(NUM_PARTS)]
@@ -129,11 +129,11 @@ def commands(folder: Path, out: Path, memory: str, workers: str | None) -> dict[
 
 
 COPIED = {"halo": "parts", "compact": "grown"}
-"""Verb that changes its input in place, to the input that is copied for it."""
+"""Verbs that change their input in place, to the input to copy for them."""
 
 
 def main() -> None:
-    """Measure each verb in each memory; one JSON object per run, and a table at the end."""
+    """Measure each verb with each memory; print one JSON object per run, and a table at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=int, default=20)
     parser.add_argument("--folder", type=Path, default=Path(".benchmarks/memory"))
@@ -164,7 +164,7 @@ def main() -> None:
 
 
 def least_of(verb: str, folder: Path, out: Path, workers: str | None, memory: str = "1kB") -> str:
-    """What a verb says that it needs at least, when it gets less."""
+    """Find the smallest memory that a verb accepts, from its error message."""
     lay_out(verb, folder, out)
     words = commands(folder, out, memory, workers)[verb]
     done = subprocess.run(
@@ -177,14 +177,14 @@ def least_of(verb: str, folder: Path, out: Path, workers: str | None, memory: st
 
 
 def lay_out(verb: str, folder: Path, out: Path) -> None:
-    """Make the place of a verb as it is before it runs."""
+    """Prepare the output folder of a verb."""
     shutil.rmtree(out, ignore_errors=True)
     if verb in COPIED:
         shutil.copytree(folder / COPIED[verb], out)
 
 
 def run_verb(verb: str, words: list[str], out: Path, folder: Path) -> tuple[Watched | None, int]:
-    """Run a verb: what it took, or None where it refused the memory, and the peak that it told itself."""
+    """Run a verb; return its costs, or None if it refused the memory, and the peak that it reported."""
     lay_out(verb, folder, out)
     log = folder / "log"
     took = watch([sys.executable, "-m", "hopstream", verb, *words, "--json"], log, refused=2)

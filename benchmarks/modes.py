@@ -1,6 +1,6 @@
-"""What does each way to draw neighbours cost, as a ratio to plain uniform sampling in the same run?
+"""Measures each way to draw neighbours, as a ratio to plain uniform sampling in the same run.
 
-One thread, the whole graph mapped, sampling and relabelling only. Ratios are of seconds per edge of the subgraph.
+One thread with the whole graph mapped, sampling and relabelling only. Ratios are of seconds per edge of the subgraph.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hopstream.store.contract import LaborSeeds
 from hopstream.store.local import LocalStore
 
 SEED_TIME = TIME_RANGE * 3 // 4
-"""Seeds see three quarters of the edges."""
+"""Time of the seeds: three quarters of the edges are earlier."""
 MAX_BATCHES = {"labor": 5, "induced": 5}
-"""Ways that read all edges of every node: on a graph with hubs a batch is the work of tens of others."""
+"""Fewer batches for variants that read all edges of every node: hubs make a batch tens of times as slow."""
 
 
 def node_modes(store: LocalStore, batches: list[IntArray]) -> dict[str, Work]:
-    """Runs of a plan from the same seed nodes."""
+    """Work of each variant: runs of a plan from the same seed nodes."""
     schema, num_seeds = store.schema, len(batches[0])
     trees = {NODE: np.arange(num_seeds)}
     times = np.full(num_seeds, SEED_TIME)
@@ -69,7 +69,7 @@ def node_modes(store: LocalStore, batches: list[IntArray]) -> dict[str, Work]:
 
 
 def measure(options: Options) -> Figures:
-    """Speed of every way, and its ratio to ``uniform``."""
+    """Measure the speed of every variant, and its ratio to ``uniform``."""
     figures: Figures = {}
     with LocalStore(open_dataset(options.modes_path)) as store:
         batches = draw_seeds(store.split(NODE, "train"), options.num_batches)
@@ -82,7 +82,7 @@ def measure(options: Options) -> Figures:
 
 
 def main() -> None:
-    """Measure all ways."""
+    """Measure all variants."""
     options = read_options(__doc__ or "")
     settings = {"scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "threads": 1}
     report("modes", settings, measure(options))

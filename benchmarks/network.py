@@ -1,9 +1,9 @@
-"""Measures two trainers on two hosts of a network with a limited rate and a delay, with and without a cache of rows.
+"""Measures two trainers on a network with limited rate and delay, with and without a cache of rows.
 
-Hosts are network namespaces on this machine, joined by a bridge. Each serves two of four parts and trains with them
-mapped; the other two it asks for. Rates are set by ``tc`` (``tbf``); delays by ``netem`` where the kernel has it, else
-by a relay that holds bytes back, which costs processor time of its own. Figures are the time of the machine per batch
-of both, and their ratios to the same processes without a limit.
+Two hosts are network namespaces on this machine, joined by a bridge. Each serves two of four parts, and trains with
+these parts mapped and the other two remote. ``tc`` (``tbf``) limits rates. ``netem`` delays packets if the kernel has
+it; otherwise a relay holds bytes back, which costs processor time. Figures are the time of the machine per batch of
+both trainers, and ratios to the same processes without a limit.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Network:
     """A kind of network between the hosts.
 
     Attributes:
-        name: As the figures name it.
-        rate: As ``tc`` reads it; None for no limit.
-        burst: Bytes that pass at once, as ``tc`` reads them.
-        delay_ms: Of each direction.
+        name: Name in the figures.
+        rate: Rate in the syntax of ``tc``; None for no limit.
+        burst: Bytes that pass at once, in the syntax of ``tc``.
+        delay_ms: Delay of each direction, in milliseconds.
     """
 
     name: str
@@ -74,7 +74,7 @@ NETWORKS = (
 
 
 def run(*words: str) -> bool:
-    """Run a command; whether it succeeded."""
+    """Run a command; return whether it succeeded."""
     return subprocess.run(words, capture_output=True, check=False, timeout=30).returncode == 0
 
 
@@ -82,7 +82,7 @@ class Host:
     """A network namespace with an address on the bridge, and the processes inside it."""
 
     def __init__(self, number: int, stack: ExitStack) -> None:
-        """Make the namespace; it ends with ``stack``."""
+        """Make the namespace; ``stack`` removes it."""
         self.number, self.address, self._device = number, f"10.78.0.{number + 1}", f"host{number}"
         self._holder = subprocess.Popen(["unshare", "-n", "sleep", "3600"])
         stack.callback(self._holder.kill)
@@ -100,7 +100,7 @@ class Host:
             self._inside("ip", "link", "set", device, "up")
 
     def limit(self, network: Network) -> bool:
-        """Send no faster than a network, and no sooner; whether the kernel can delay."""
+        """Limit the host's rate and delay as in a network; return False if the kernel cannot delay."""
         self._inside("tc", "qdisc", "del", "dev", self._device, "root")
         where = ("tc", "qdisc", "add", "dev", self._device)
         if network.rate:
@@ -112,7 +112,7 @@ class Host:
         return self._inside(*where, "parent", "1:", "netem", "delay", f"{network.delay_ms}ms")
 
     def start(self, stack: ExitStack, *words: str) -> subprocess.Popen[str]:
-        """Start a role of this script in the namespace; it ends with ``stack``."""
+        """Start a role of this script in the namespace; ``stack`` ends it."""
         command = ["nsenter", "-t", str(self._holder.pid), "-n", sys.executable, "-m", "benchmarks.network", *words]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(process.wait, 30)
@@ -124,7 +124,7 @@ class Host:
 
 
 def heard(process: subprocess.Popen[str]) -> Any:
-    """The next line that a role prints, as JSON."""
+    """Read the next line that a role prints, as JSON."""
     line = process.stdout.readline() if process.stdout else ""
     if not line:
         raise SystemExit("a process of the benchmark ended; its error is above")
@@ -132,7 +132,7 @@ def heard(process: subprocess.Popen[str]) -> Any:
 
 
 def say(value: object) -> None:
-    """Print a line for the other side."""
+    """Print a JSON line for the parent process."""
     print(json.dumps(value), flush=True)
 
 
@@ -151,7 +151,7 @@ def serve(options: Options, number: int, address: str) -> None:
 
 
 def train(options: Options, number: int, location: str, share: float) -> None:
-    """Role: take batches whenever stdin says so; tell when each repetition began and ended."""
+    """Role: take batches for each line of stdin; report begin, end and bytes of each repetition."""
     near = LocalStore(open_dataset(options.parts_path(NUM_PARTS)), parts_of(number))
     settings = StoreSettings(
         prefer_local=False, timeout_s=60.0, cache_bytes=cache_bytes(near, share), security=ClientSecurity()
@@ -175,7 +175,7 @@ def train(options: Options, number: int, location: str, share: float) -> None:
 
 
 def relay(address: str, target: str, delay_s: float) -> None:
-    """Role: pass bytes of connections to another host on, each ``delay_s`` after it came."""
+    """Role: forward bytes of connections to another host, each after ``delay_s``."""
     chooser = selectors.DefaultSelector()
     listener = socket.create_server((address, RELAY_PORT))
     chooser.register(listener, selectors.EVENT_READ)
@@ -209,7 +209,7 @@ def relay(address: str, target: str, delay_s: float) -> None:
 
 
 def measure(options: Options, hosts: Sequence[Host], network: Network, share: float) -> dict[str, float]:
-    """Milliseconds per batch of the machine, and megabytes per batch that servers answered, in one network."""
+    """Measure milliseconds of the machine and megabytes of replies per batch, in one network."""
     common = options.to_arguments()
     delays = [host.limit(network) for host in hosts]
     has_netem = all(delays)
@@ -244,7 +244,7 @@ def measure(options: Options, hosts: Sequence[Host], network: Network, share: fl
 
 
 def prepare(options: Options) -> None:
-    """Write the dataset of four parts, where it is not there."""
+    """Write the dataset of four parts, unless it exists."""
     path = options.parts_path(NUM_PARTS)
     try:
         open_dataset(path)
@@ -253,7 +253,7 @@ def prepare(options: Options) -> None:
 
 
 def main() -> None:
-    """Measure every network, without a cache and with one; or take one role of that."""
+    """Measure every network, without a cache and with one; or run one role."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", nargs="*", help="of a process that the benchmark starts")
     add_options(parser)

@@ -10,21 +10,20 @@ from hopstream.arrays import IntArray
 
 
 def best_hits(batches: Sequence[IntArray], num_rows: int) -> IntArray:
-    """Hits of the best cache that is possible: of the rows it holds and those that came it keeps those needed soonest.
+    """Compute the cache hits of an optimal cache, which keeps the rows that are needed soonest.
 
-    Rows that came need not be kept, so no other choice has more hits in all (Belady's MIN, with bypass).
+    New rows may bypass the cache, so no other policy has more hits in all (Belady's MIN with bypass).
 
-    [Algorithm] Rows that are needed next by the same batch are equally good, so it is enough to count them: after each
-    batch, the first ``num_rows`` in the order of the batches that need them are kept. A row that was given up is missed
-    once and comes again.
+    [Algorithm] Rows with the same next batch are equivalent, so it is enough to count them. After each batch, the first
+    ``num_rows`` rows in the order of their next batches are kept. An evicted row is missed once and fetched again.
     [Cost] Sorts all ids once; then the square of the number of batches.
 
     Args:
-        batches: int64[n] each, the ids of a batch, without repetitions.
-        num_rows: How many rows it has room for.
+        batches: int64[n] each, the distinct ids of a batch.
+        num_rows: Capacity of the cache in rows.
 
     Returns:
-        int64[num_batches], how many ids of each batch were held.
+        int64[num_batches], number of cache hits of each batch.
     """
     num_batches = len(batches)
     ids = np.concatenate(batches)

@@ -1,4 +1,4 @@
-"""How long does cutting the benchmark graph take, with how much memory, and how good is the cut?"""
+"""Measures time, memory and edge cut of partitioning the benchmark graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUM_PARTS = 4
 
 
 def main() -> None:
-    """Cut the graph with the default method and balance."""
+    """Partition the graph with the default method and balance."""
     options = read_options(__doc__ or "")
     out = options.data / f"cut-{options.scale}"
     write_parts(make_graph(6), out, num_parts=NUM_PARTS, overwrite=True)  # compiles the kernels

@@ -1,4 +1,4 @@
-"""Neighbourhoods by personalised PageRank per second, on one thread, with the whole graph mapped."""
+"""Measures neighbourhoods by personalised PageRank per second, on one thread, with the graph mapped."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SETTINGS = {
     "sampled_edges": PPRSettings(include_sampled_edges=True),
     "three_rounds": PPRSettings(max_fetch_iterations=3),
 }
-"""Variants that are measured; figures carry their names."""
+"""Measured variants; figures have their names."""
 MAX_BATCHES = 10
-"""A batch of neighbourhoods does the work of some tens of batches of sampled neighbours."""
+"""A batch of neighbourhoods takes as long as some tens of batches of sampled neighbours."""
 
 
 def main() -> None:
-    """Find the same neighbourhoods in every repetition; the warm-up touches their pages."""
+    """Compute the same neighbourhoods in every repetition; the warm-up maps their pages."""
     options = read_options(__doc__ or "")
     num_batches = min(options.num_batches, MAX_BATCHES)
     figures: dict[str, float] = {}

@@ -1,10 +1,10 @@
-"""Measures how fast a chunked graph is dispatched, and how much memory all of its processes take together.
+"""Measures time and memory of ``hopstream dispatch`` for a chunked graph, over all its processes.
 
     python -m benchmarks.preparation --scale 18 --formats parquet csv --memory 2GiB
 
-The R-MAT graph of the other benchmarks is written as chunked folders once; each run starts ``hopstream dispatch`` as
-its own process and samples the resident memory of it and its children. Pages that processes share count once in PSS and
-once per process in RSS.
+The R-MAT graph of the other benchmarks is written as chunked folders once. Each run starts ``hopstream dispatch`` as a
+process and samples the resident memory of it and its children. Shared pages count once in PSS and once per process in
+RSS.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hopstream.kernels.rmat import draw_edges
 
 NUM_PARTS, NUM_FEATURES, NUM_CHUNKS = 4, 100, 8
 LARGEST_IN_MEMORY = 21
-"""Larger scales are made chunk by chunk, as Parquet only."""
+"""Largest scale that is made in memory; larger ones are made chunk by chunk, as Parquet only."""
 
 GROUP_ROWS = 1 << 20
 EDGES = pa.schema([("src", pa.int64()), ("dst", pa.int64())])
@@ -42,7 +42,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run took."""
+    """Costs of one run."""
 
     name: str
     num_edges: int
@@ -55,7 +55,7 @@ class Figures:
 
 
 def write_streamed(folder: Path, scale: int) -> None:
-    """Write the graph as Parquet edges and npy features, chunk by chunk, where it would not fit into memory."""
+    """Write a graph that does not fit in memory chunk by chunk, as Parquet edges and npy features."""
     num_nodes, num_edges, num_chunks = 1 << scale, 32 << scale, NUM_CHUNKS << max(0, scale - 21)
     key_of = np.empty(num_nodes, np.int64)
     permute_range(0, num_nodes, np.uint64(derive_seed(0, "keys")), key_of)
@@ -91,7 +91,7 @@ def write_streamed(folder: Path, scale: int) -> None:
 
 
 def prepare(folder: Path, scale: int, formats: list[str]) -> int:
-    """Write the graph in each format, and random owners; the number of edges."""
+    """Write the graph in each format, and random owners; return the number of edges."""
     missing = [name for name in formats if not (folder / name / "metadata.json").exists()]
     num_edges = 32 << scale
     if scale > LARGEST_IN_MEMORY:

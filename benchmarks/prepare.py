@@ -1,7 +1,7 @@
-"""How long does it take to make the graph of the benchmarks, and to write it as datasets?
+"""Makes the graph of the benchmarks, writes it as datasets, and measures the time.
 
-The datasets stay in the data folder for the other cases: one part; two parts assigned at random, which is the hardest
-assignment for two trainers; and one part with a time and a weight for every edge, for the ways to sample.
+The datasets stay in the data folder for the other cases: one part; two parts assigned at random, the worst assignment
+for two trainers; and one part with a time and a weight for every edge, for the ways to sample.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TIME_RANGE = 1_000_000
 
 
 def make_graph(scale: int) -> Graph:
-    """The graph of every benchmark."""
+    """Make the graph of all benchmarks."""
     return rmat_graph(
         scale, edges_per_node=EDGES_PER_NODE, num_features=NUM_FEATURES, num_classes=NUM_CLASSES, rng_seed=RNG_SEED
     )
 
 
 def with_times_and_weights(graph: Graph) -> Graph:
-    """The same graph without features, but with random times and weights of edges."""
+    """Replace the graph's features by random times and weights of edges."""
     table = graph.edges[EDGE]
     rng = np.random.default_rng(RNG_SEED)
     features = {
@@ -53,7 +53,7 @@ def with_times_and_weights(graph: Graph) -> Graph:
 
 
 def is_prepared(options: Options) -> bool:
-    """The datasets are there and whole."""
+    """Whether the datasets exist and are complete."""
     try:
         for path in (*map(options.parts_path, PARTS), options.modes_path):
             open_dataset(path)
@@ -63,7 +63,7 @@ def is_prepared(options: Options) -> bool:
 
 
 def prepare(options: Options) -> Figures:
-    """Make the graph and write the datasets; seconds of each step."""
+    """Make the graph and write the datasets; return the seconds of each step."""
     make_graph(4)  # compiles the kernels
     started = time.perf_counter()
     graph = make_graph(options.scale)

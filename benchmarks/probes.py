@@ -1,8 +1,8 @@
-"""How fast is this machine's memory, today, as far as sampling and gathering depend on it?
+"""Probes of the machine's memory: latency, random reads and bandwidth.
 
-[Algorithm] Dependent reads follow a random cycle, so each waits for the one before: the latency of memory. Independent
-    reads sum random entries: how many misses the core keeps under way. The copy streams: bandwidth. All three work on
-    arrays far larger than the last cache, on one thread.
+[Algorithm] Dependent reads follow a random cycle, so each waits for the one before: this measures latency. Independent
+    reads sum random entries: this measures how many cache misses the core overlaps. A copy measures bandwidth. All
+    three use arrays far larger than the last-level cache, on one thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NUM_INDEPENDENT_READS = 1 << 24
 
 @njit(nogil=True)
 def link_cycle(order: np.ndarray, following: np.ndarray) -> None:
-    """Write ``following`` so that it walks through all slots in a random order and comes back."""
+    """Write ``following`` as a cycle through all slots in the given order."""
     for i in range(len(order) - 1):
         following[order[i]] = order[i + 1]
     following[order[-1]] = order[0]
@@ -28,7 +28,7 @@ def link_cycle(order: np.ndarray, following: np.ndarray) -> None:
 
 @njit(nogil=True)
 def follow(following: np.ndarray, num_reads: int) -> int:
-    """Read ``num_reads`` slots, each named by the one before."""
+    """Read ``num_reads`` slots along the cycle."""
     slot = np.uint64(0)
     for _ in range(num_reads):
         slot = np.uint64(following[slot])
@@ -45,7 +45,7 @@ def sum_at(values: np.ndarray, slots: np.ndarray) -> int:
 
 
 def probe_memory(num_repeats: int) -> Figures:
-    """Nanoseconds per dependent and per independent random read of 4 bytes, and GB/s of a copy (bytes read)."""
+    """Measure ns per dependent and independent read of 4 bytes, and GB/s of a copy (bytes read)."""
     order = np.empty(NUM_SLOTS, np.int64)
     permute_range(0, NUM_SLOTS, np.uint64(1), order)
     following = np.empty(NUM_SLOTS, np.uint32)

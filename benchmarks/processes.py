@@ -1,4 +1,4 @@
-"""Runs a command and watches the memory of it and of all processes that it starts."""
+"""Runs a command and samples the memory of all its processes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 import psutil
 
 OWN_S, PSS_S = 0.02, 0.5
-"""How often memory is sampled; PSS is slow to read."""
+"""Sampling intervals; PSS is slow to read."""
 OWN = ("RssAnon:", "RssShmem:")
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What one run took, the sums over all of its processes at their highest.
+    """Costs of one run; memory is the peak of the sum over its processes.
 
     Attributes:
         seconds: Wall time.
-        cpu_s: Processor time of all processes that have ended, also on a busy machine what a run costs.
-        own_bytes: Resident memory that no file stands behind; this is what ``--memory`` bounds.
-        rss_bytes: Resident memory with mapped files, which counts shared pages once per process.
-        pss_bytes: Resident memory with mapped files, which counts shared pages once; sampled less often.
+        cpu_s: Processor time of all ended processes; valid on a busy machine too.
+        own_bytes: Resident memory without mapped files; ``--memory`` bounds it.
+        rss_bytes: Resident memory with mapped files; shared pages count once per process.
+        pss_bytes: Resident memory with mapped files; shared pages count once. Sampled less often.
     """
 
     seconds: float
@@ -40,11 +40,11 @@ def watch(words: list[str], log: Path | None = None, *, refused: int | None = No
 
     Args:
         words: The command.
-        log: A file for its stdout, which is this process's if it is not given.
-        refused: The exit status by which it says that it does not do it.
+        log: A file for its stdout; None for this process's stdout.
+        refused: Exit status by which the command refuses to work; None if it has none.
 
     Returns:
-        What it took, or None where it ended with the status ``refused``.
+        Costs of the run, or None if it ended with the status ``refused``.
 
     Raises:
         SystemExit: The command failed.
@@ -75,12 +75,12 @@ def watch(words: list[str], log: Path | None = None, *, refused: int | None = No
 
 
 def peak_rss_bytes() -> int:
-    """The most memory that this process has had resident, mapped files included."""
+    """Peak resident memory of this process, including mapped files."""
     return _sizes(Path("/proc/self/status"))["VmHWM:"]
 
 
 def _status(pid: int) -> tuple[int, int]:
-    """Bytes of its own, and resident, of one process; 0 where it has ended."""
+    """Private and resident bytes of one process; 0 if it has ended."""
     sizes = _sizes(Path(f"/proc/{pid}/status"))
     return sum(sizes.get(name, 0) for name in OWN), sizes.get("VmRSS:", 0)
 

@@ -1,7 +1,7 @@
-"""How fast is all of it on this machine: run every case, write the figures down, and show them in the README.
+"""Runs all benchmarks, and writes their figures to a file and to the README.
 
-Results go to ``benchmarks/results/rmat-<scale>.json``, those of some cases only to ``…-partial.json``. At the design
-scale a full run writes the README's tables as well.
+Results are written to ``benchmarks/results/rmat-<scale>.json``; results of a subset of cases to ``…-partial.json``. At
+the design scale, a full run also writes the README's tables.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py", "graphlearn": "benchmarks
 LOADING_CORES = {
     "loader": 1, "loader-2-threads": 2, "two_trainers": 2, "two_trainers-cached": 2, "two_trainers-sampled": 2,
 }  # fmt: skip
-"""Cores of the cases that load whole batches."""
+"""Number of cores of the cases that load whole batches."""
 CACHED = ("--cache=0.05", "--warmups=30")
 QUIET_SHARE = 0.03
-"""A case during which others took more than this share of the cores is repeated, as long as there are attempts."""
+"""A case is repeated, while attempts are left, if other processes took more than this share of the cores."""
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One case of a run: its name, how its script is started, and with which interpreter."""
+    """One case of a run: name, command line and interpreter."""
 
     name: str
     arguments: tuple[str, ...]
@@ -52,7 +52,7 @@ class Plan:
 
 
 def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
-    """All cases in the order in which they run; peers follow what they are compared with."""
+    """All cases in order; peers follow the cases that they are compared with."""
 
     def case(module: str, num_threads: int = 1, more: Sequence[str] = (), suffix: str = "") -> Plan:
         arguments = replace(options, num_threads=num_threads).to_arguments()
@@ -101,10 +101,10 @@ def run_all(options: Options, plans: Sequence[Plan], num_attempts: int) -> Resul
 
 
 def share_of_limit(name: str, figures: Mapping[str, float], probes: Sequence[Mapping[str, float]]) -> float | None:
-    """How much of what the machine's memory allows a case reached; None where memory is not its limit.
+    """Share of the memory-bound limit that a case reached; None for cases without this limit.
 
-    The limit of a batch is one independent random read per edge and one copy of its rows, at the speeds that the probes
-    of the same run measured, spread over the cores that the case uses. 1.0 would be a program that does nothing else.
+    The limit of a batch is one independent random read per edge and one copy of its rows, at the probed speeds of the
+    same run, on all cores of the case. A program that does nothing else would reach 1.0.
     """
     read_ns = statistics.mean(probe["independent_read_ns"] for probe in probes)
     copy_gb_per_s = statistics.mean(probe["memcpy_gb_per_s"] for probe in probes)
@@ -122,7 +122,7 @@ def share_of_limit(name: str, figures: Mapping[str, float], probes: Sequence[Map
 
 
 def _run(plan: Plan, num_attempts: int = 1) -> Result:
-    """Run a case; again while others disturb it. The attempt that counts is the quietest, not the fastest."""
+    """Run a case, and repeat it while other processes disturb it; return the least disturbed attempt."""
     records: list[Result] = []
     while len(records) < num_attempts and not (records and records[-1]["others_share"] <= QUIET_SHARE):
         started = time.perf_counter()
@@ -134,7 +134,7 @@ def _run(plan: Plan, num_attempts: int = 1) -> Result:
 
 
 def show(value: float) -> str:
-    """Three significant digits, and a letter for thousands."""
+    """Format a number with three significant digits, and a letter for thousands."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.3g} {letter}"
@@ -142,7 +142,7 @@ def show(value: float) -> str:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a run's figures; they replace those of the run before."""
+    """Write a run's figures over those of the previous run."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 

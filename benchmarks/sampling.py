@@ -1,4 +1,4 @@
-"""How fast is sampling and relabelling alone, on one thread, with the whole graph mapped?"""
+"""Measures sampling and relabelling without features, on one thread, with the whole graph mapped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hopstream.store.local import LocalStore
 
 
 def main() -> None:
-    """Sample the same batches in every repetition; the warm-up touches their pages."""
+    """Sample the same batches in every repetition; the warm-up maps their pages."""
     options = read_options(__doc__ or "")
     with LocalStore(open_dataset(options.parts_path(1))) as store:
         runner = PlanRunner(store, plan_from_num_neighbors(store.schema, FANOUT, (NODE,)))

@@ -1,4 +1,4 @@
-"""Which seeds does a benchmark start from?"""
+"""Seeds of the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopstream.arrays import IntArray
 
 
 def draw_seeds(train_keys: IntArray, num_batches: int) -> list[IntArray]:
-    """Distinct keys of the training split for each batch, the same for every system that is compared."""
+    """Draw distinct keys of the training split for each batch; all compared systems get the same."""
     rng = np.random.default_rng(RNG_SEED)
     size = min(BATCH_SIZE, len(train_keys))
     return [rng.choice(train_keys, size, replace=False) for _ in range(num_batches)]

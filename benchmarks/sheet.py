@@ -1,10 +1,10 @@
-"""Compares this revision with another one, case by case, as ratios that are taken in one sitting.
+"""Compares the speed and memory of this revision and another one, as ratios from one session.
 
     git worktree add ../before REVISION
     python -m benchmarks.sheet ../before --scale 18 --rounds 5
 
-Every case of ``benchmarks.run`` and one of preparation runs in turns, here and there, each with the code and the data
-of its own revision and with this interpreter. A ratio above 1 says that this revision is faster, or takes less memory.
+Every case of ``benchmarks.run``, and one of preparation, runs in turns with both revisions, each with its own code and
+data and with this interpreter. A ratio above 1 means that this revision is faster, or takes less memory.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from benchmarks.harness import DATA, ROOT, Options, add_options, run_case, to_op
 from benchmarks.run import PREPARE, RESULTS, plan_cases
 
 LEAST = 0.97
-"""A figure below this ratio is marked."""
+"""Figures with a lower ratio are marked."""
 DISPATCH = "dispatch"
 Ratios = dict[str, dict[str, list[float]]]
 
 
 def arguments_of(options: Options, name: str) -> tuple[str, ...]:
-    """The command line of a case."""
+    """Command line of a case."""
     if name == DISPATCH:
         return ("-m", "benchmarks.preparation", f"--scale={options.scale}", "--formats", "parquet", "--keep")
     return next(plan.arguments for plan in plan_cases(options, []) if plan.name == name)
 
 
 def figures_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of a case that say how fast it was or how much memory it took, by name."""
+    """Speed and memory figures of a case, by name."""
     found = {**record.get("figures", record), "peak_rss_bytes": record["peak_rss_bytes"]}
     return {name: float(value) for name, value in found.items() if is_rate(name) or is_cost(name)}
 
@@ -52,7 +52,7 @@ def is_cost(name: str) -> bool:
 
 
 def compare(options: Options, names: Sequence[str], other: Path, rounds: int) -> Ratios:
-    """Run cases in turns; of every case and figure this revision's ratio to the other one, a number per round."""
+    """Run cases in turns; return the ratios of all figures to the other revision's, one per round."""
     ratios: Ratios = {}
     for name in names:
         of_case = ratios.setdefault(name, {})
@@ -71,7 +71,7 @@ def compare(options: Options, names: Sequence[str], other: Path, rounds: int) ->
 
 
 def main() -> None:
-    """Read the command line, run, and write the ratios down."""
+    """Read the command line, run, and write the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="the folder of the other revision")
     add_options(parser)

@@ -1,12 +1,12 @@
-"""How many batches per second does a trainer get from two servers that sample for it?
+"""Measures batches per second that a trainer gets from two servers that sample for it.
 
-Beside it, in turns, what the same two processes reach without channels, credit and scheduling: each samples the batch
-that it is asked for in the call itself and sends the same bytes over the same transport. As many threads ask as the
-loader has, so each server has a call to work for while the answer to another is on its way, and both cores are busy in
-both ways. Both servers map the whole dataset, so that the difference is the cost of serving, not of asking others.
+The baseline, in turns, is the same two processes without channels, credit and scheduling: a server samples the batch
+inside the call and sends the same bytes over the same transport. As many threads call as the loader has, so each server
+has another call while a reply is on its way, and both cores are busy in both variants. Both servers map the whole
+dataset, so the difference is the cost of serving, not of remote requests.
 
-Servers make batches ahead, so a turn of the loader ends when they have made as many ahead as when it began. Seconds of
-the processor say the same as seconds of the clock where the machine has nothing else to do, and are right elsewhere.
+Servers make batches ahead, so a turn of the loader ends when as many batches are ready as at its beginning. Processor
+time equals wall time on an idle machine, and is valid on a busy one too.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from hopstream.transport.security import ClientSecurity
 
 NUM_SERVERS = 2
 OVERLAP = 2
-"""Calls that each server has at once."""
+"""Concurrent calls per server."""
 NUM_THREADS = OVERLAP * NUM_SERVERS
-"""Threads that take batches, in both ways."""
+"""Threads that take batches, in both variants."""
 NUM_WARMUPS = 12
 WAIT_S = 600.0
 LOADING: dict[str, Any] = {
@@ -56,7 +56,7 @@ LOADING: dict[str, Any] = {
 
 
 def serve(options: Options, part: int, pipe: Connection) -> None:
-    """Serve one part, and sample in both ways, until the other end of the pipe says so."""
+    """Serve one part, and sample in both variants, until the parent sends a message."""
     folder = options.parts_path(NUM_SERVERS)
     service = SamplingService(lambda: open_store(folder), SamplingLimits(threads=1))
     whole = open_store(folder)
@@ -86,7 +86,7 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
 
 
 def settle(service: SamplingService) -> None:
-    """Wait until nothing is made and nothing can be; not only for the moment between two requests."""
+    """Wait until the server makes no batch and has none to make, for longer than between two requests."""
     num_quiet = 0
     while num_quiet < 3:
         totals = service.report()["totals"]
@@ -95,7 +95,7 @@ def settle(service: SamplingService) -> None:
 
 
 def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
-    """Take batches of a loader whose source is a ``RemoteGraph``; how many rows they had."""
+    """Make a function that takes batches of a ``RemoteGraph``'s loader and counts their rows."""
     batches: list[Iterator[Any]] = []
 
     def take(num_batches: int) -> int:
@@ -112,13 +112,13 @@ def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
 
 
 def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[[int], int]:
-    """Have every batch made in the call that asks for it, some threads per server; how many rows they had."""
+    """Make a function that has batches made inside calls, by several threads, and counts their rows."""
     connections = [ServerConnection(Location.parse(location), ClientSecurity()) for location in locations]
     buffers = BufferPool(1 << 30)
     taken = [0]
 
     def ask(steps: SimpleQueue[int], rows: list[int]) -> None:
-        """Take one batch after the other that no other thread has taken; which server makes it goes round."""
+        """Take batches that no other thread has taken, from the servers in turn."""
         with suppress(Empty):
             while True:
                 step = steps.get_nowait()
@@ -146,20 +146,20 @@ def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[
 
 
 def settled_cpu_s(pipes: Sequence[Connection]) -> float:
-    """Seconds of the processor of this process and the servers, when these have made all that they make ahead."""
+    """Processor seconds of this process and the servers, after these have finished all batches ahead."""
     for pipe in pipes:
         pipe.send("settle")
     return sum(float(str(_receive(pipe))) for pipe in pipes) + time.process_time()
 
 
 def share_of(seconds: Mapping[str, Sequence[float]]) -> float:
-    """How fast streaming is beside calls: the median over turns that followed each other."""
+    """Speed of streaming relative to calls: the median over adjacent turns."""
     pairs = zip(seconds["called"], seconds["streamed"], strict=True)
     return statistics.median(called / streamed for called, streamed in pairs)
 
 
 def main() -> None:
-    """Start two servers, and take batches from them in both ways by turns."""
+    """Start two servers, and take batches from them in both variants by turns."""
     options = read_options(__doc__ or "")
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""How do the figures of a run read in the README?"""
+"""Formats the figures of a run as tables of the README."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ WAYS: tuple[tuple[str, str, str, str], ...] = (
     ("walks", "node2vec", "node2vec walks", "steps"),
     ("ppr", "default", "neighbourhoods by personalised PageRank", "seeds"),
 )
-"""Case, name of its figures, what they are of, and the unit of speed."""
+"""Case, name of its figures, their description, and the unit of speed."""
 
 
 def _loader(figures: Figures) -> str:
@@ -125,7 +125,7 @@ def _graphbolt(figures: Figures) -> str:
 
 
 def make_table(result: Mapping[str, Any]) -> str:
-    """The table and how it came about, in Markdown."""
+    """Format the table and its conditions in Markdown."""
     lines = ["| what | figure | of the limit | peak memory |", "|---|---|---|---|"]
     for name, what, show in ROWS:
         if name in result["cases"]:
@@ -147,7 +147,7 @@ def make_table(result: Mapping[str, Any]) -> str:
 
 
 def make_ways_table(result: Mapping[str, Any]) -> str:
-    """The ways to sample beside plain uniform sampling, in Markdown."""
+    """Format the comparison of all ways to sample with uniform sampling in Markdown."""
     lines = ["| way to sample | speed of one core | times as long | wanted |", "|---|---|---|---|"]
     for case, name, what, unit in WAYS:
         if case not in result["cases"]:

@@ -1,11 +1,10 @@
-"""Measures what a batch costs where two trainers share a machine, each with half of the graph.
+"""Measures batches of two trainers that share a machine, each with half of the graph.
 
-Each trainer maps its own part and asks a server, over the loopback, for the other. Parts are assigned at
-random, so half of every frontier and half of all features come over the wire, but for the rows that a cache keeps:
-``--cache=0.05`` gives it room for 5 % of all rows, or somewhat more. The figure is the time of the machine: how long
-both together took, by the batches of both. ``--optimum`` also tells which share of the rows that trainers need of
-servers the cache saved, and which share is possible for a cache that knows all batches, with room for as many rows.
-With ``--sampled`` servers sample, and trainers hold no part.
+Each trainer maps its own part, and a server on loopback has the other. Parts are assigned at random, so half of every
+frontier and half of all features come from the server, except cached rows: ``--cache=0.05`` gives the cache room for
+5 % of all rows, or somewhat more. The figure is the time of the machine: the wall time of both trainers, divided by the
+number of all batches. ``--optimum`` also reports the share of remote rows that the cache saved, and the share of an
+optimal cache with as much room. With ``--sampled``, servers sample, and trainers hold no part.
 """
 
 from __future__ import annotations
@@ -56,20 +55,20 @@ from hopstream.stream.settings import SamplingLimits
 NUM_TRAINERS = 2
 NUM_WARMUPS, LOOK_AHEAD = 5, 16
 NUM_AHEAD = 50_000
-"""Remote ids of 16 batches beyond those whose rows are kept, as measured: so many rows are kept as a share is."""
+"""Measured number of remote ids of 16 batches without cached rows; their entries take memory of the cache too."""
 WAIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caching:
-    """What is known and asked of the cache of rows.
+    """Settings of the cache of rows.
 
     Attributes:
-        share: The share of all rows that it has room for; 0 for no cache.
+        share: Share of all rows that the cache has room for; 0 for no cache.
         look_ahead: Batches that are sampled ahead.
         is_sampled: Servers sample, and trainers hold no part.
-        num_warmups: Batches of each trainer before the first that is measured.
-        wants_optimum: Also tell how many rows the best cache would have saved.
+        num_warmups: Batches of each trainer before the first measured batch.
+        wants_optimum: Also compute how many rows an optimal cache would have saved.
     """
 
     share: float
@@ -81,14 +80,14 @@ class Caching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarRows:
-    """Rows of the other part that the measured batches of one trainer needed.
+    """Remote rows that the measured batches of one trainer needed.
 
     Attributes:
-        num_needed: How many, each once per batch.
-        num_saved: Those that the cache held.
-        num_best: Those that the best cache would have held; None where nobody asked.
-        room_share: The share of all rows that the best cache had room for: those that the cache held at most, or those
-            that it was to have room for, where these are more.
+        num_needed: Number of rows, each once per batch.
+        num_saved: Hits of the cache.
+        num_best: Hits of an optimal cache; None if not computed.
+        room_share: Capacity of the optimal cache as a share of all rows: the largest number of rows that the cache
+            held, or its nominal capacity if that is larger.
     """
 
     num_needed: int
@@ -102,9 +101,9 @@ class Fetched:
     """One fetch of a batch's rows.
 
     Attributes:
-        far_ids: int64[n], the ids of the other part.
-        num_saved: Rows that the cache gave to all fetches before.
-        num_held: Rows that the cache held before.
+        far_ids: int64[n], the remote ids.
+        num_saved: Cache hits of all earlier fetches.
+        num_held: Rows in the cache before the fetch.
     """
 
     far_ids: IntArray
@@ -113,16 +112,16 @@ class Fetched:
 
 
 class RecordingStore(RoutedStore):
-    """Remembers every fetch. Fetches come one after the other where the trainer has one thread."""
+    """Store that records every fetch. With one thread in the trainer, fetches do not overlap."""
 
     def __init__(self, near: LocalStore, far: RemoteStore, settings: StoreSettings) -> None:
-        """Take over the store of the trainer's part and that of the other one."""
+        """Route to the local store of the trainer's part and to the remote store of the other part."""
         super().__init__([near, far], settings)
         self._near_parts = near.parts
         self.fetched: list[Fetched] = []
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Any]]]:
-        """Ask for the rows of a batch, which are all of one type."""
+        """Fetch the rows of a batch, which are all of one type, and record the fetch."""
         (request,) = requests
         parts = np.searchsorted(self.book.offsets(NODE), request.ids, side="right") - 1
         num_held = 0 if self.cache is None else self.cache.counts().num_rows
@@ -131,12 +130,12 @@ class RecordingStore(RoutedStore):
         return super().submit_fetch(requests)
 
     def far_rows(self, first: int, stop: int, room: int) -> FarRows:
-        """What the cache saved of the fetches ``first`` to ``stop - 1``, after which came one more, and the best one.
+        """Count the rows that the cache and an optimal cache saved in the fetches ``first`` to ``stop - 1``.
 
         Args:
-            first: The first fetch that counts; the best cache knows those before it, too.
-            stop: One past the last.
-            room: How many rows the best cache has room for at least.
+            first: The first counted fetch; the optimal cache also sees earlier ones.
+            stop: One past the last; one more fetch must follow.
+            room: Least capacity of the optimal cache in rows.
         """
         room = max(room, *(one.num_held for one in self.fetched[first : stop + 1]))
         far_ids = [one.far_ids for one in self.fetched[:stop]]
@@ -149,7 +148,7 @@ class RecordingStore(RoutedStore):
 
 
 def serve(options: Options, part: int, pipe: Connection) -> None:
-    """Serve one part, and sample, until the other end of the pipe says so; that tells where all servers are first."""
+    """Serve one part, and sample, until the parent sends a message; its first message has all locations."""
     folder = options.parts_path(NUM_TRAINERS)
     settings = StoreSettings(prefer_local=False, timeout_s=60.0, cache_bytes=0)
     locations: list[str] = []
@@ -171,7 +170,7 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
 
 
 def cache_bytes(store: LocalStore, share: float) -> int:
-    """Memory for a share of all rows, with their keys, and for the ids of the batches that are sampled ahead."""
+    """Bytes of cache for a share of all rows with keys, and for ids of batches sampled ahead."""
     columns = {KEY: KEY_SCHEMA, "x": store.schema.nodes[NODE]["x"]}
     return bytes_for(columns, _num_rows(store, share), NUM_AHEAD) if share else 0
 
@@ -179,7 +178,7 @@ def cache_bytes(store: LocalStore, share: float) -> int:
 def train(
     options: Options, caching: Caching, rank: int, locations: Sequence[str], barrier: Barrier, pipe: Connection
 ) -> None:
-    """Take batches of one rank; send the moments at which each repetition began and ended."""
+    """Take batches of one rank; send the begin and end times of each repetition."""
     near = LocalStore(open_dataset(options.parts_path(NUM_TRAINERS)), [rank])
     settings = StoreSettings(prefer_local=False, timeout_s=60.0, cache_bytes=cache_bytes(near, caching.share))
     room = _num_rows(near, caching.share)
@@ -222,7 +221,7 @@ def train(
 
 
 def _num_rows(store: LocalStore, share: float) -> int:
-    """How many rows a share of all is."""
+    """Number of rows in a share of all rows."""
     return int(share * store.book.num_ids(NODE))
 
 
@@ -298,7 +297,7 @@ def main() -> None:
 
 
 def saved_shares(trainers: Sequence[FarRows]) -> Figures:
-    """Shares of the rows of other parts that the caches of all trainers saved, and could have saved, if any."""
+    """Shares of remote rows that all caches saved, and that optimal caches would have saved."""
     num_needed = sum(rows.num_needed for rows in trainers)
     figures = {}
     if num_saved := sum(rows.num_saved for rows in trainers):

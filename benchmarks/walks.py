@@ -1,4 +1,4 @@
-"""How many steps of random walks are taken per second, on one thread, with the whole graph mapped?"""
+"""Measures steps of random walks per second, on one thread, with the whole graph mapped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WALKS: dict[str, dict[str, Any]] = {
 
 
 def walk_works(store: LocalStore, options: Options) -> dict[str, Work]:
-    """Walks from the same nodes, each batch's all at once; units are steps, each of which is an edge."""
+    """Walks from the same nodes, one call per batch; units are steps, and each step is an edge."""
     batches = draw_seeds(store.split(NODE, "train"), options.num_batches)
 
     def work(how: dict[str, Any]) -> Work:
@@ -38,7 +38,7 @@ def walk_works(store: LocalStore, options: Options) -> dict[str, Work]:
 
 
 def main() -> None:
-    """Measure walks without a memory and with one."""
+    """Measure first-order and second-order walks."""
     options = read_options(__doc__ or "")
     with LocalStore(open_dataset(options.modes_path)) as store:
         found = take_turns(walk_works(store, options), options, dict.fromkeys(WALKS, MAX_BATCHES))

@@ -1,7 +1,7 @@
-"""Measures small calls, long streams and one-seed batches between a remote store and a server, with and without TLS.
+"""Measures small calls, long streams and one-seed batches over the network, with and without TLS.
 
-A small call asks for the degree of one node; a stream fetches rows of 400 bytes in order; one seed is a batch of one
-node over two servers. Processor time is that of client and server together.
+A small call requests the degree of one node; a stream fetches rows of 400 bytes in order; a one-seed batch starts from
+one node, over two servers. Processor time is the sum of client and server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WAIT_S = 300.0
 
 
 def serve(root: Path, part: int, security: ServerSecurity, pipe: Connection) -> None:
-    """Serve one part until the other end of the pipe says so."""
+    """Serve one part until the parent sends a message."""
     with LocalStore(open_dataset(root), [part]) as store:
         scheme = "tls" if security.has_tls else "tcp"
         server = StoreServer(store, f"{scheme}://127.0.0.1:0", security=security)
@@ -47,7 +47,7 @@ def serve(root: Path, part: int, security: ServerSecurity, pipe: Connection) -> 
 
 
 def measure(options: Options, security: ServerSecurity, settings: StoreSettings) -> dict[str, float]:
-    """The figures of one kind of connection."""
+    """Measure one kind of connection."""
     root, context = options.parts_path(2), multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         locations, processes = [], []

@@ -1,4 +1,4 @@
-"""How well do scores tell positives from negatives?"""
+"""Area under the ROC curve of scores of positives and negatives."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 
 def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Area under the ROC curve: the share of pairs of a positive and a negative that scores put in the right order.
+    """Area under the ROC curve: the share of positive-negative pairs in which the positive scores higher.
 
     Args:
-        scores: number[n]; equal scores put a pair half right.
-        labels: int[n] or bool[n], 1 for positives; both kinds must be there.
+        scores: number[n]; pairs with equal scores count half.
+        labels: int[n] or bool[n], 1 for positives; both kinds must exist.
     """
     _, groups, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[groups]
@@ -21,11 +21,11 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def share_in_order(positives: np.ndarray, negatives: np.ndarray) -> float:
-    """The same within rows: the share of negatives that score less than the positive of their row.
+    """Share of negatives that score less than the positive of their row.
 
     Args:
         positives: number[n].
-        negatives: number[n, k]; equal scores put a pair half right.
+        negatives: number[n, k]; pairs with equal scores count half.
     """
     wins = (negatives < positives[:, None]) + 0.5 * (negatives == positives[:, None])
     return float(wins.mean())

@@ -1,17 +1,16 @@
-"""Which ratings will be negative: link classification on Bitcoin-OTC, from two servers.
+"""Link classification on Bitcoin-OTC from two servers: predicts negative ratings.
 
     python examples/bitcoin_otc.py FOLDER
 
 FOLDER holds ``nodes.csv`` and ``edges.csv`` of folder ``dataset/snap/bitcoin-otc`` in https://github.com/kuzudb/kuzu;
 they may be compressed (``.csv.gz``). The data are SNAP's (https://snap.stanford.edu/data/soc-sign-bitcoin-otc.html),
-which states no licence. Traders rate from -10 to 10 how far they trust each other. A row of ``edges.csv``, which has no
-header, is who rates, who is rated, the rating, and a time in seconds.
+which states no licence. Traders rate their trust in each other from -10 to 10. A row of ``edges.csv``, which has no
+header, has the rating trader, the rated trader, the rating, and a time in seconds.
 
-For each rating of the last fifth: is it negative? A model sees the ratings before it, which are drawn in proportion to
-``rating + 11``, higher ones more often where there are many, and which are features of edges as well. The figure is the
-area under the ROC curve: 0.5 is chance, and three plain methods are shown beside: the mean of what the rated trader
-received before, the mean of what the rating trader gave before, and the sum of both. The exit status is 0 where the
-model is better than all of them.
+A model predicts whether a rating of the last fifth is negative. It sees earlier ratings, drawn in proportion to
+``rating + 11``, which are also features of edges. The figure is the area under the ROC curve; 0.5 is chance. Three
+baselines are printed too: the mean of the ratings that the rated trader received before, the mean of the ratings that
+the rating trader gave before, and the sum of both. The exit status is 0 if the model is better than all of them.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from hopstream.graph import EdgeTable, Graph
 
 RATES, RATED_BY = ("trader", "rates", "trader"), ("trader", "rev_rates", "trader")
 NUM_NEIGHBORS = {RATES: [30, 3], RATED_BY: [30, 0]}
-"""Of each end, what it received and gave; and what those received who rated it, or whom it rated."""
+"""First hop: the ratings that an end received and gave. Second hop: the ratings that these traders received."""
 NUM_HOPS = 2
 
 
 def describe_tables(files: Mapping[str, str]) -> dict[str, Any]:
-    """What is in which column; neither table names its columns."""
+    """Describe the columns of the tables, which have no headers."""
     features = {
         "rating": {"column": "rating", "dtype": "float32"},
         "seconds": {"column": "seconds", "dtype": "float64"},
@@ -59,13 +58,13 @@ def describe_tables(files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_bitcoin_otc(folder: Path) -> Graph:
-    """Traders, and ratings both ways, split in the order of time."""
+    """Read traders and ratings in both directions, split in the order of time."""
     graph = read_tables(folder, ("nodes", "edges"), describe_tables)
     read = graph.edges[RATES]
     ratings, seconds = np.asarray(read.features["rating"]), np.asarray(read.features["seconds"])
     features = {
         "rating": ratings,
-        "weight": ratings + 11,  # 1 for the least trusted, 21 for the most: whatever is above 0 can be drawn
+        "weight": ratings + 11,  # 1 for the lowest rating, 21 for the highest: only weights above 0 can be drawn
         "time": np.floor(seconds).astype(np.int64),
     }
     edges = {
@@ -77,10 +76,10 @@ def read_bitcoin_otc(folder: Path) -> Graph:
 
 
 class Trust(nn.Module):
-    """Traders are the ratings that they were given and gave; a rating follows from both of its ends."""
+    """Model that represents traders by their ratings, and scores a rating by both of its ends."""
 
     def __init__(self, width: int = 32) -> None:
-        """Two hops; without ratings all traders are alike."""
+        """Make two layers; traders have no features."""
         super().__init__()
         self.trader = nn.Parameter(torch.zeros(width))
         self.given = nn.ModuleList([Gather(width, num_values=3) for _ in range(NUM_HOPS)])
@@ -88,7 +87,7 @@ class Trust(nn.Module):
         self.last = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, batch: HeteroData) -> Tensor:
-        """One score per rating of the batch; higher ones are for negative ratings."""
+        """One score per rating of the batch; higher scores mean negative ratings."""
         links, of_link = batch[RATES], batch["trader"].batch
         now = links.edge_label_time[of_link]
         states = self.trader.expand(len(of_link), -1)
@@ -105,7 +104,7 @@ class Trust(nn.Module):
 
 
 def link_loader(source: Path, graph: Graph, split: str, **options: bool | int) -> hopstream.LinkNeighborLoader:
-    """Ratings, whether they are negative, and what both ends were given and gave until just before."""
+    """Load ratings with labels, 1 for negative ones, and the earlier ratings of both ends."""
     ratings = np.asarray(graph.edges[RATES].features["rating"])
     return hopstream.LinkNeighborLoader(
         source,
@@ -124,7 +123,7 @@ def link_loader(source: Path, graph: Graph, split: str, **options: bool | int) -
 
 
 def train(source: Path, graph: Graph, num_epochs: int, rng_seed: int) -> Trust:
-    """A trained model."""
+    """Train a model."""
     torch.manual_seed(rng_seed)
     model = Trust()
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
@@ -152,7 +151,7 @@ def test(model: Trust, source: Path, graph: Graph) -> float:
 
 
 def plain_methods(graph: Graph) -> dict[str, float]:
-    """What means of earlier ratings tell; for traders without any, the mean of all ratings in training."""
+    """Figures of the baselines; traders without earlier ratings get the mean of training ratings."""
     edges, splits = graph.edges[RATES], graph.edge_splits[RATES]
     ratings, times = np.asarray(edges.features["rating"], np.float64), np.asarray(edges.features["time"])
     unknown = ratings[splits["train"]].mean()
@@ -165,7 +164,7 @@ def plain_methods(graph: Graph) -> dict[str, float]:
 
 
 def earlier_means(keys: np.ndarray, ratings: np.ndarray, times: np.ndarray, unknown: float) -> np.ndarray:
-    """float64[n], the mean of a trader's ratings before each of these; ``unknown`` where there are none."""
+    """float64[n], the mean of a trader's ratings before each rating; ``unknown`` if there are none."""
     means = np.full(len(keys), unknown)
     order = np.lexsort((times, keys))
     for own in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
@@ -177,13 +176,13 @@ def earlier_means(keys: np.ndarray, ratings: np.ndarray, times: np.ndarray, unkn
 
 
 def main() -> int:
-    """Run it; 0 where the model is better than chance and every plain method."""
+    """Run the example; return 0 if the model is better than chance and all baselines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where nodes.csv and edges.csv are")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--rng-seed", type=int, default=0)
     values = parser.parse_args()
-    torch.set_num_threads(1)  # servers and the loader want the other cores
+    torch.set_num_threads(1)  # servers and the loader need the other cores
     with TemporaryDirectory(prefix="hopstream-bitcoin-otc-") as name:
         parts = Path(name) / "parts"
         graph = read_bitcoin_otc(values.folder)

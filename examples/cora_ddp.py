@@ -1,9 +1,9 @@
-"""How does a script train with DistributedDataParallel on parts that servers hold?
+"""Trains with DistributedDataParallel on parts that servers hold.
 
     hopstream up parts/cora --cluster-file cluster.json
     torchrun --nproc-per-node 2 examples/cora_ddp.py cluster.json
 
-Every rank asks every server; which rank takes which seeds follows from ``rank`` and ``world_size`` alone.
+Every rank sends requests to every server. ``rank`` and ``world_size`` alone determine the seeds of a rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import hopstream
 
 
 def main() -> int:
-    """Train on the ranks that torchrun started; 0 where the accuracy is as wanted."""
+    """Train on the ranks that torchrun started; return 0 if the accuracy is high enough."""
     parser = argparse.ArgumentParser(description="Train GraphSAGE on Cora with DDP; run by torchrun.")
     parser.add_argument("source", help="a cluster.json, a list of servers, or a folder of parts")
     parser.add_argument("--runs", type=int, default=3, help="trainings, each with its own rng seed")
@@ -33,8 +33,8 @@ def main() -> int:
     try:
         rank = dist.get_rank()
         settings = Settings(num_classes=7, num_epochs=arguments.epochs)
-        # By default parts whose folder is on this machine are mapped. Here everything is on this machine, and the point
-        # is to ask the servers. Where parts have replicas, each rank begins with another one.
+        # By default, parts with a folder on this machine are mapped; this example uses the servers instead. If parts
+        # have replicas, each rank prefers another one.
         store_settings = hopstream.StoreSettings(prefer_local=False, first_replica=rank)
         with hopstream.open_store(arguments.source, store_settings) as store:
             is_as_wanted = train_repeatedly(

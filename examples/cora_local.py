@@ -1,7 +1,7 @@
-"""How does one process train on the parts themselves, without any server?
+"""Trains in one process on a folder of parts, without servers.
 
     python examples/cora_local.py                # makes the parts in a temporary folder
-    python examples/cora_local.py parts/cora     # parts that are there already
+    python examples/cora_local.py parts/cora     # uses existing parts
 
 Only the source differs from ``cora_ddp.py``: a folder instead of a ``cluster.json``.
 """
@@ -22,7 +22,7 @@ CORA = Path(__file__).parent / "data" / "cora.npz"
 
 
 def main() -> int:
-    """Train on Cora; 0 where the accuracy is as wanted."""
+    """Train on Cora; return 0 if the accuracy is high enough."""
     parser = argparse.ArgumentParser(description="Train GraphSAGE on Cora in one process.")
     parser.add_argument("parts", nargs="?", type=Path, help="a folder of parts; made if it is not given")
     parser.add_argument("--runs", type=int, default=3, help="trainings, each with its own rng seed")

@@ -1,10 +1,10 @@
-"""Does all of it work together: from a raw graph, through servers, to a trained model?
+"""Demo of the whole system: from a raw graph, through servers, to a trained model.
 
     python examples/demo.py
 
-Cora is ingested and cut into four parts, four servers hold one part each, and two ranks train GraphSAGE with DDP on
-batches that they ask the servers for. One line per stage. The exit status is 0 only where the model is as good as it
-should be and no process is left running. What follows the script's name goes to ``cora_ddp.py``.
+It ingests Cora, partitions it into four parts, starts one server per part, and trains GraphSAGE with DDP on two ranks,
+which fetch batches from the servers. It prints one line per stage. The exit status is 0 only if the model reaches its
+accuracy and no process is left running. Arguments are passed on to ``cora_ddp.py``.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--lo
 NUM_PARTS, NUM_RANKS = 4, 2
 COMMAND_S, START_S, TRAIN_S, STOP_S, EXIT_S = 120.0, 300.0, 300.0, 30.0, 5.0
 MARK = "HOPSTREAM_DEMO"
-"""Environment variable that all processes of one demo inherit, however they were started: it holds the folder."""
+"""Environment variable that all processes of one demo inherit; its value is the demo's folder."""
 
 
 class DemoError(Exception):
-    """A stage did not do what it should; the message says which and how."""
+    """A stage failed; the message names the stage and the reason."""
 
 
 class Demo:
-    """One run of the demo. All that it writes goes into a folder that is there already."""
+    """One run of the demo, which writes only to an existing folder."""
 
     def __init__(self, folder: Path, train_arguments: list[str]) -> None:
-        """Prepare to run in ``folder``; ``train_arguments`` are for ``cora_ddp.py``."""
+        """Run in ``folder``; pass ``train_arguments`` to ``cora_ddp.py``."""
         self.folder = folder
         self.train_arguments = train_arguments
 
@@ -47,7 +47,7 @@ class Demo:
         """Run all stages.
 
         Raises:
-            DemoError: One of them failed, or took too long.
+            DemoError: A stage failed or took too long.
         """
         raw, parts, cluster = self.folder / "raw", self.folder / "parts", self.folder / "cluster.json"
         with stage("ingest") as told:
@@ -60,7 +60,7 @@ class Demo:
             self.train(cluster)
 
     def hopstream(self, *words: object) -> dict[str, dict[str, Any]]:
-        """Run one command to its end; return the facts that it told of each of its stages."""
+        """Run one command to its end; return the facts that it reported, by stage."""
         with TemporaryFile("w+") as output, self.started([*HOPSTREAM, *map(str, words), "--json"], output) as process:
             wait_for(lambda: process.poll() is not None, COMMAND_S, f"hopstream {words[0]}")
             check_status(process)
@@ -68,7 +68,7 @@ class Demo:
 
     @contextmanager
     def servers(self, parts: Path, cluster: Path) -> Iterator[None]:
-        """Serve every part while inside."""
+        """Serve every part inside the context."""
         words = [*HOPSTREAM, "up", str(parts), "--cluster-file", str(cluster), "--json"]
         with TemporaryFile("w+") as output, self.started(words, output) as process:
             with stage("up") as told:
@@ -86,7 +86,7 @@ class Demo:
                 told.append(f"{facts['servers']} servers answered {answered}")
 
     def train(self, cluster: Path) -> None:
-        """Train and evaluate on all ranks; rank 0 prints what came of it."""
+        """Train and evaluate on all ranks; rank 0 prints the result."""
         words = [*TORCHRUN, "--nproc-per-node", str(NUM_RANKS), str(EXAMPLES / "cora_ddp.py"), str(cluster)]
         with self.started([*words, *self.train_arguments], None) as process:
             wait_for(lambda: process.poll() is not None, TRAIN_S, "training")
@@ -94,8 +94,8 @@ class Demo:
 
     @contextmanager
     def started(self, words: list[str], output: IO[str] | None) -> Iterator[subprocess.Popen[bytes]]:
-        """A process that does not outlive this context; what it says on stderr is shown where something fails."""
-        # Ranks of one machine need no other network, and with one thread each they leave cores to the servers.
+        """Start a process that ends with the context; print its stderr if something fails."""
+        # Ranks on one machine need only loopback, and with one thread each they leave cores to the servers.
         environment = {**os.environ, MARK: str(self.folder), "TMPDIR": str(self.folder), "GLOO_SOCKET_IFNAME": "lo"}
         environment["OMP_NUM_THREADS"] = "1"
         with TemporaryFile("w+") as errors:
@@ -115,7 +115,7 @@ class Demo:
 
 @contextmanager
 def stage(name: str) -> Iterator[list[str]]:
-    """Time what is done inside, then print one line: the stage, what was told of it, the seconds."""
+    """Time the context, then print one line: the stage, its facts and its seconds."""
     started = time.perf_counter()
     told: list[str] = []
     yield told
@@ -123,10 +123,10 @@ def stage(name: str) -> Iterator[list[str]]:
 
 
 def wait_for(is_done: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Wait until something is so.
+    """Wait until a condition holds.
 
     Raises:
-        DemoError: It is not so in time.
+        DemoError: It did not hold in time.
     """
     ends = time.monotonic() + timeout_s
     while not is_done():
@@ -136,7 +136,7 @@ def wait_for(is_done: Callable[[], bool], timeout_s: float, what: str) -> None:
 
 
 def check_status(process: subprocess.Popen[bytes], *, is_running: bool = False) -> None:
-    """Raise ``DemoError`` unless a process has ended well or, with ``is_running``, has not ended yet."""
+    """Raise ``DemoError`` unless a process has ended with status 0 or, with ``is_running``, still runs."""
     status = process.poll()
     if status != (None if is_running else 0):
         words = process.args if isinstance(process.args, list) else [process.args]
@@ -144,14 +144,14 @@ def check_status(process: subprocess.Popen[bytes], *, is_running: bool = False) 
 
 
 def facts_by_stage(output: IO[str]) -> dict[str, dict[str, Any]]:
-    """What a command told with ``--json``, by the name of its stage."""
+    """Facts that a command reported with ``--json``, by stage."""
     output.seek(0)
     records = map(json.loads, output)
     return {record["stage"]: record for record in records if "stage" in record}
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, by force if it does not end when asked; nothing happens where it has ended."""
+    """Terminate a process, and kill it if it does not end; does nothing if it has ended."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -162,23 +162,23 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Ids of the processes of the demo in ``folder`` that are running, children of children included."""
+    """Ids of all running processes of the demo in ``folder``, with all descendants."""
     wanted = f"{MARK}={folder}".encode()
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             if wanted in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended meanwhile, or belongs to somebody else
+        except OSError:  # it has ended meanwhile, or belongs to another user
             continue
     return found
 
 
 def check_nothing_left(folder: Path) -> None:
-    """End what the demo has left running.
+    """End processes that the demo has left running.
 
     Raises:
-        DemoError: There was something.
+        DemoError: There were such processes.
     """
     try:
         wait_for(lambda: not processes_of(folder), EXIT_S, "the end of all processes")
@@ -190,12 +190,12 @@ def check_nothing_left(folder: Path) -> None:
 
 
 def on_signal(number: int, _: FrameType | None) -> NoReturn:
-    """Leave through every context, which ends what they started."""
+    """Exit through every context, so that all started processes end."""
     raise SystemExit(128 + number)
 
 
 def main() -> int:
-    """Run the demo; 0 where all went well."""
+    """Run the demo; return 0 on success."""
     signal.signal(signal.SIGTERM, on_signal)
     try:
         with stage("done") as told, TemporaryDirectory(prefix="hopstream-demo-") as name:

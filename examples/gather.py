@@ -1,4 +1,4 @@
-"""What does a node learn from its edges, when these have values and ages?"""
+"""Message passing along edges with features and ages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ DAY_S = 24 * 3600.0
 
 
 class Gather(nn.Module):
-    """The mean over a node's edges of what they lead to, with the edges' own values, and how many edges there are."""
+    """Layer over the mean message, from neighbours' states and edge values, and the number of edges."""
 
     def __init__(self, width: int, num_values: int) -> None:
-        """Nodes and messages of one width, and so many values per edge."""
+        """Make the layer for states of one width and ``num_values`` values per edge."""
         super().__init__()
         self.message = nn.Sequential(nn.Linear(width + num_values, width), nn.ReLU())
         self.node = nn.Sequential(nn.Linear(width + 1, width), nn.ReLU(), nn.Linear(width, width))
@@ -28,5 +28,5 @@ class Gather(nn.Module):
 
 
 def log_age(times: Tensor, now: Tensor) -> Tensor:
-    """float32[num_edges], how old edges are in days, as a logarithm that is around 0; arguments are in seconds."""
+    """float32[num_edges], shifted logarithm of the age of edges in days; arguments are in seconds."""
     return torch.log1p((now - times) / DAY_S) - 4.0

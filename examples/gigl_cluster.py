@@ -1,8 +1,8 @@
-"""Starts GiGL's storage machines and compute ranks on this machine by one command, and ends all of them.
+"""Starts GiGL's storage machines and compute ranks on this machine, and ends all of them.
 
-Scripts that were written for GiGL get ``cluster_info`` from ``get_graph_store_info()``, on machines whose launcher set
-the environment. Here all addresses are loopback, so ``run_cluster`` makes it and hands it out. ``compute_process`` and
-``take_steps`` are what all ranks do, whatever they train.
+Scripts for GiGL get ``cluster_info`` from ``get_graph_store_info()``, on machines whose launcher set the environment.
+Here all addresses are loopback, so ``run_cluster`` makes it and passes it to all processes. All ranks use
+``compute_process`` and ``take_steps``.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def run_cluster(graph: Graph, compute: Callable[..., int], *arguments: Any) -> i
     """Run two storage machines, and one compute machine with two ranks; no process outlives the call.
 
     Args:
-        graph: What the storage machines serve, each one half.
-        compute: What each rank runs, with its local rank, the cluster and ``arguments``; it returns 0 where all is
-            well. A function of a module, as ranks are processes of their own.
-        *arguments: For ``compute``.
+        graph: The graph; each storage machine serves one half.
+        compute: Function of a module that each rank runs in its own process, with its local rank, the cluster and
+            ``arguments``; it returns 0 on success.
+        *arguments: Further arguments of ``compute``.
 
     Returns:
-        0 where every process ended with 0.
+        0 if every process ended with 0.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # Ranks of one machine need no other network, and with one thread each they leave cores to the storage machines.
+    # Ranks on one machine need only loopback, and with one thread each they leave cores to the storage machines.
     os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
     with TemporaryDirectory(prefix="hopstream-gigl-") as folder:
         parts = Path(folder) / "parts"
@@ -93,7 +93,7 @@ def storage_process(cluster_info: GraphStoreInfo, parts: Path) -> int:
 
 @contextmanager
 def compute_process(local_rank: int, cluster_info: GraphStoreInfo) -> Iterator[RemoteDistDataset]:
-    """Be one of the ranks: find the storage machines, and leave with the other ranks in the end."""
+    """Run as one of the ranks: connect to storage machines, and shut down with the other ranks."""
     torch.set_num_threads(1)  # the graphs are small, and storage machines need the cores
     init_compute_process(local_rank, cluster_info, compute_world_backend="gloo")
     yield RemoteDistDataset(cluster_info, local_rank)
@@ -104,7 +104,7 @@ def take_steps(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], loss_of: Callable[..., Tensor],
     num_steps: int,
 ) -> None:  # fmt: skip
-    """Train on some batches, as many on every rank; ``loss_of`` gets the model and a batch."""
+    """Train on ``num_steps`` batches, equally many on every rank; ``loss_of`` takes the model and a batch."""
     replica = DistributedDataParallel(model)
     for batch in islice(batches, num_steps):
         loss = loss_of(replica, batch)
@@ -114,22 +114,22 @@ def take_steps(
 
 
 def end_loaders(loaders: Iterable[Any]) -> None:
-    """Shut down this rank's loaders when all ranks are done with theirs."""
+    """Shut down this rank's loaders after all ranks have finished with theirs."""
     dist.barrier()
     for loader in loaders:
         loader.shutdown()
 
 
 def run_machine(rank: int, function: Callable[..., int], *arguments: Any) -> None:
-    """Be one of the machines, or a process of one."""
-    os.setsid()  # a storage machine's own process can be ended with it
+    """Run as one of the machines, or as a process of one."""
+    os.setsid()  # so that a storage machine can be killed with its child processes
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     os.environ["RANK"] = str(rank)
     sys.exit(function(*arguments))
 
 
 def wait_for_all(processes: list[BaseProcess]) -> int:
-    """Wait until all have ended, or one of them with another status than 0; 0 where all ended well in time."""
+    """Wait until all processes have ended or one has failed; return 0 if all ended with 0 in time."""
     ends = time.monotonic() + LIMIT_S
     running = list(processes)
     while running:
@@ -145,7 +145,7 @@ def wait_for_all(processes: list[BaseProcess]) -> int:
 
 
 def end_all(processes: list[BaseProcess]) -> None:
-    """End what still runs, by force if it does not end when asked."""
+    """Terminate running processes, and kill those that do not end."""
     for process in processes:
         process.terminate()
     ends = time.monotonic() + STOP_S
@@ -153,7 +153,7 @@ def end_all(processes: list[BaseProcess]) -> None:
         process.join(max(0.0, ends - time.monotonic()))
     for process in processes:
         try:
-            os.killpg(process.pid or 0, signal.SIGKILL)  # with what a storage machine has started
+            os.killpg(process.pid or 0, signal.SIGKILL)  # with the children of a storage machine
         except ProcessLookupError:
             continue
         process.join(STOP_S)

@@ -1,9 +1,10 @@
-"""Embeds all nodes by a script for GiGL's graph-store mode, and writes each embedding under its node's id.
+"""Embeds all nodes by a script for GiGL's graph-store mode, and writes an array of embeddings.
 
     python examples/gigl_inference.py --out embeddings.npy
 
-Two ranks embed Cora's papers batch by batch, with all neighbours of two hops, as two storage machines sample them. The
-script then compares what they wrote with what the model gives for the whole graph at once.
+Two ranks embed Cora's papers batch by batch, with all neighbours of two hops; two storage machines sample the batches.
+Row ``i`` of the file is the embedding of node ``i``. The script then compares the file with the model's result for the
+whole graph at once.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo
 
 WIDTH, BATCH_SIZE = 16, 256
 TOLERANCE = 1e-5
-"""Sums of float32 numbers are taken in another order."""
+"""Float32 sums differ in their order."""
 
 
 def main() -> int:
-    """Embed all papers; 0 where every embedding was written and is right."""
+    """Embed all papers; return 0 if every embedding was written and is correct."""
     parser = argparse.ArgumentParser(description="Embed Cora's papers in graph-store mode, on two ranks.")
     parser.add_argument("--out", type=Path, help="where float32[num_nodes, width] is written; nowhere by default")
     arguments = parser.parse_args()
@@ -49,7 +50,7 @@ def main() -> int:
     print(
         stage_line("result", f"{len(found):,} embeddings by id, at most {difference:.0e} from those of the whole graph")
     )
-    return 0 if difference <= TOLERANCE else 1  # NaN is what nobody wrote
+    return 0 if difference <= TOLERANCE else 1  # rows that no rank wrote are NaN
 
 
 def embed_process(local_rank: int, cluster_info: GraphStoreInfo, out: Path) -> int:
@@ -73,7 +74,7 @@ def embed_process(local_rank: int, cluster_info: GraphStoreInfo, out: Path) -> i
 
 
 def model_for(num_features: int) -> Sage:
-    """The model that would have been trained."""
+    """Make the model, untrained, with equal weights on all ranks."""
     torch.manual_seed(0)
     return Sage(num_features, Settings(num_classes=WIDTH)).eval()
 

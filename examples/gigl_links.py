@@ -2,13 +2,12 @@
 
     python examples/gigl_links.py FOLDER
 
-FOLDER is that of ``movielens.py``. Of what each user rated, the last fifth are labels, edges of a type of their own
-that is never followed, as GiGL has them; the rest is the graph. The labels of four fifths of the users train a model,
-on two ranks: movies of a batch's labels are to score above random movies. The other users test it, of whom it has
-learned nothing.
+FOLDER is the folder of ``movielens.py``. The last fifth of each user's ratings are labels, edges of a type that is
+never followed, as in GiGL; the other ratings are the graph. The labels of four fifths of the users train a model, on
+two ranks: movies of labels should score above random movies. The other users test the model.
 
-The figure is how often a label scores above a random movie for the same user: 0.5 is chance, and the popularity of
-movies in the graph is shown beside. The exit status is 0 where the model is better than both.
+The figure is how often a label scores above a random movie for the same user; 0.5 is chance. The baseline is the
+popularity of movies in the graph. The exit status is 0 if the model is better than both.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ ANCHORS, NEGATIVES = 16, 256
 
 
 def main() -> int:
-    """Serve MovieLens and train on it; 0 where the model is better than chance and popularity."""
+    """Serve MovieLens and train on it; return 0 if the model is better than chance and popularity."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where movies.csv and ratings.csv are")
     parser.add_argument("--epochs", type=int, default=8)
@@ -60,7 +59,7 @@ def main() -> int:
 
 
 def read_movielens(folder: Path) -> Graph:
-    """Users, movies, ratings both ways, and labels; users are split."""
+    """Read users, movies, ratings in both directions, and labels; split the users."""
     tables = read_tables(folder, ("movies", "ratings"), describe_tables)
     movies, rates = tables.nodes["movie"], tables.edges[RATES]
     order = np.lexsort((np.asarray(rates.features["time"]), rates.src_keys))
@@ -87,10 +86,10 @@ def read_movielens(folder: Path) -> Graph:
 
 
 class Recommender(nn.Module):
-    """Users are what they rated; movies are what they are and who rated them; scores are products."""
+    """Model of users by their ratings, and of movies by their features and raters; scores are products."""
 
     def __init__(self, num_movies: int, num_features: int, width: int = 32) -> None:
-        """Nothing is learned per user."""
+        """Make the layers; there are no parameters per user."""
         super().__init__()
         self.movie = nn.Embedding(num_movies, width)
         nn.init.zeros_(self.movie.weight)
@@ -100,7 +99,7 @@ class Recommender(nn.Module):
         self.bias = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, batch: HeteroData) -> tuple[Tensor, Tensor]:
-        """float32[n, width] of all users, and float32[n, width + 1] of all movies, whose last column is a bias."""
+        """float32[n, width] of all users, and float32[n, width + 1] of all movies; the last column is a bias."""
         movies = self.movie(batch["movie"].node) + self.features(batch["movie"].x)
         edges = batch[RATED_BY]
         users = self.to_user(movies, edges.edge_index, edges.edge_attr, len(batch["user"].node))
@@ -110,10 +109,10 @@ class Recommender(nn.Module):
 
 
 class Scores(nn.Module):
-    """Scores of a batch's labels, and of random movies for the same users."""
+    """Scores a batch's labels, and random movies for the same users."""
 
     def __init__(self, model: Recommender) -> None:
-        """Of a model."""
+        """Score with ``model``."""
         super().__init__()
         self.model = model
 
@@ -128,7 +127,7 @@ class Scores(nn.Module):
 
 
 def train_process(local_rank: int, cluster_info: GraphStoreInfo, popularity: np.ndarray, num_epochs: int) -> int:
-    """Train as one of the ranks; 0 where the model is better than chance and popularity."""
+    """Train as one of the ranks; return 0 if the model is better than chance and popularity."""
     with compute_process(local_rank, cluster_info) as dataset:
         rank, world_size = dist.get_rank(), dist.get_world_size()
         anchors = {
@@ -170,14 +169,14 @@ def train_process(local_rank: int, cluster_info: GraphStoreInfo, popularity: np.
 
 
 def train(model: Scores, loader: DistABLPLoader, random_loader: DistNeighborLoader, num_steps: int) -> None:
-    """Take some steps."""
+    """Train for ``num_steps`` steps."""
     optimizer = torch.optim.Adam(model.parameters(), 5e-3, weight_decay=1e-3)
     pairs = zip(InfiniteIterator(loader), InfiniteIterator(random_loader), strict=True)
     take_steps(model, optimizer, pairs, loss_of, num_steps)
 
 
 def loss_of(model: nn.Module, batches: tuple[HeteroData, HeteroData]) -> Tensor:
-    """How far random movies score above labels."""
+    """Loss that falls as labels score above random movies."""
     positive, negative = model(*batches)
     return F.softplus(negative - positive[:, None]).mean()
 
@@ -186,7 +185,7 @@ def loss_of(model: nn.Module, batches: tuple[HeteroData, HeteroData]) -> Tensor:
 def test(
     model: Scores, loader: DistABLPLoader, random_loader: DistNeighborLoader, popularity: Tensor
 ) -> tuple[float, float]:
-    """The share of pairs of a label and a random movie that are in order, by the model and by popularity."""
+    """Share of pairs in which a label scores above a random movie, by the model and by popularity."""
     model.eval()
     wins = torch.zeros(3, dtype=torch.float64)
     for main_batch, random_batch in zip(loader, InfiniteIterator(random_loader), strict=False):

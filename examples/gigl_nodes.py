@@ -3,7 +3,7 @@
     python examples/gigl_nodes.py
 
 Two storage machines on loopback hold one half of Cora each and sample; two ranks train GraphSAGE with
-DistributedDataParallel. Of what the ranks do, only the import of ``hopstream.compat.gigl`` is not GiGL's.
+DistributedDataParallel. In the ranks' code, only the import of ``hopstream.compat.gigl`` differs from GiGL's.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo, Remote
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
 
 CORA = Path(__file__).parent / "data" / "cora.npz"
-ALL_NEIGHBORS = [200, 200]  # no paper has as many
+ALL_NEIGHBORS = [200, 200]  # more than any paper has
 TEST_BATCH_SIZE = 256
 
 
 def main(process: Callable[..., int], description: str | None) -> int:
-    """Serve Cora and train on it; 0 where the accuracy is as wanted."""
+    """Serve Cora and train on it; return 0 if the accuracy is high enough."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=Settings.num_epochs)
     parser.add_argument("--wanted", type=float, default=0.76, help="test accuracy below which the script fails")
@@ -42,7 +42,7 @@ def main(process: Callable[..., int], description: str | None) -> int:
 
 
 def train_process(local_rank: int, cluster_info: GraphStoreInfo, num_epochs: int, wanted: float) -> int:
-    """Train as one of the ranks; 0 where the accuracy is as wanted."""
+    """Train as one of the ranks; return 0 if the accuracy is high enough."""
     settings = Settings(num_classes=7, num_epochs=num_epochs)
     with compute_process(local_rank, cluster_info) as dataset:
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -66,8 +66,8 @@ def train_and_test(
     dataset: RemoteDistDataset, loaders: Mapping[str, DistNeighborLoader],
     new_model: Callable[[int, Settings], nn.Module], settings: Settings, wanted: float,
 ) -> int:  # fmt: skip
-    """Train a model, test it, and shut the loaders down; 0 where the accuracy is as wanted."""
-    # Each rank drops other inputs; all start from rank 0's weights, which DDP hands out.
+    """Train a model, test it, and shut the loaders down; return 0 if the accuracy is high enough."""
+    # Each rank has its own dropout; all start from rank 0's weights, which DDP broadcasts.
     torch.manual_seed(dist.get_rank())
     model = new_model(dataset.fetch_node_feature_info().dim, settings).to(loaders["train"].to_device)
     num_steps = settings.num_epochs * steps_of_epoch(dataset, settings.batch_size)
@@ -82,7 +82,7 @@ def train_and_test(
 
 
 class SageOfBatch(Sage):
-    """GraphSAGE as the loops below call it."""
+    """GraphSAGE that takes a batch."""
 
     def forward(self, batch: Data) -> Tensor:
         """Scores of all nodes of a batch; those of the seeds come first."""
@@ -90,19 +90,19 @@ class SageOfBatch(Sage):
 
 
 def steps_of_epoch(dataset: RemoteDistDataset, batch_size: int) -> int:
-    """Steps in which all ranks go through the training nodes; ranks have different shares, and DDP equal steps."""
+    """Steps per epoch, equal on all ranks as DDP needs, although their shares of training nodes differ."""
     num_nodes = sum(map(len, dataset.fetch_node_ids(split="train").values()))
     return math.ceil(num_nodes / batch_size)
 
 
 def train(model: nn.Module, loader: DistNeighborLoader, settings: Settings, num_steps: int) -> None:
-    """Take some steps, going through this rank's nodes as often as it takes."""
+    """Train for ``num_steps`` steps; iterate over this rank's nodes as often as needed."""
     optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
     take_steps(model, optimizer, InfiniteIterator(loader), loss_of, num_steps)
 
 
 def loss_of(model: nn.Module, batch: Data) -> Tensor:
-    """The mean loss of a batch's seeds."""
+    """Mean loss of a batch's seeds."""
     return F.cross_entropy(model(batch)[: batch.batch_size], batch.y[: batch.batch_size])
 
 

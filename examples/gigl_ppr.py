@@ -2,8 +2,8 @@
 
     python examples/gigl_ppr.py
 
-As ``gigl_nodes.py``, but each paper comes with the 32 papers that walks from it end at most often, and is labelled by
-what these are, weighted by how often; there are no hops.
+It differs from ``gigl_nodes.py`` in the neighbourhood: each paper comes with the 32 papers of highest PageRank score
+around it. Their features, weighted by the scores, predict the paper's label; there are no hops.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = PPRSamplerOptions(alpha=0.15, max_ppr_nodes=32)
 
 
 def train_process(local_rank: int, cluster_info: GraphStoreInfo, num_epochs: int, wanted: float) -> int:
-    """Train as one of the ranks; 0 where the accuracy is as wanted."""
+    """Train as one of the ranks; return 0 if the accuracy is high enough."""
     settings = Settings(num_classes=7, num_epochs=num_epochs)
     with compute_process(local_rank, cluster_info) as dataset:
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -35,7 +35,7 @@ def train_process(local_rank: int, cluster_info: GraphStoreInfo, num_epochs: int
         loaders = {
             split: DistNeighborLoader(
                 dataset,
-                num_neighbors=[],  # not looked at
+                num_neighbors=[],  # ignored
                 input_nodes=dataset.fetch_node_ids(rank, world_size, split=split),
                 batch_size=batch_size,
                 shuffle=split == "train",
@@ -47,10 +47,10 @@ def train_process(local_rank: int, cluster_info: GraphStoreInfo, num_epochs: int
 
 
 class Nearby(nn.Module):
-    """A paper is the sum of what its neighbourhood's papers are, each by itself, times their scores."""
+    """Model that sums the outputs of a paper's neighbourhood, weighted by their scores."""
 
     def __init__(self, num_features: int, settings: Settings) -> None:
-        """Two layers, whatever the neighbourhoods."""
+        """Make two layers."""
         super().__init__()
         self.layers = nn.ModuleList(
             [nn.Linear(num_features, settings.hidden), nn.Linear(settings.hidden, settings.num_classes)]

@@ -1,9 +1,9 @@
-"""How do two ranks train on batches that servers sample for them?
+"""Trains two ranks on batches that servers sample.
 
     python examples/graph_store.py
 
-Two servers on loopback hold one half of Cora each and sample; two ranks train with DistributedDataParallel on what they
-are given. Ranks open no folder of a dataset and no port for batches; only the source differs from ``cora_ddp.py``.
+Two servers on loopback hold one half of Cora each and sample; two ranks train with DistributedDataParallel on their
+batches. Ranks open no folder of a dataset and no port for batches; only the source differs from ``cora_ddp.py``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MEETING_S, STOP_S = 60.0, 30.0
 
 
 def main() -> int:
-    """Serve Cora and start the ranks, or be one of them; 0 where the accuracy is as wanted."""
+    """Serve Cora and start the ranks, or run as one of them; return 0 if the accuracy is high enough."""
     parser = argparse.ArgumentParser(description="Train GraphSAGE on Cora from servers that sample, on two ranks.")
     parser.add_argument("--epochs", type=int, default=Settings.num_epochs)
     parser.add_argument("--wanted", type=float, default=0.76, help="test accuracy below which the script fails")
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def train_rank(arguments: argparse.Namespace) -> int:
-    """Train as one of the ranks that torchrun started; 0 where the accuracy is as wanted."""
+    """Train as one of the ranks that torchrun started; return 0 if the accuracy is high enough."""
     torch.set_num_threads(1)  # Cora's matrices are small, and the servers need the cores
     dist.init_process_group("gloo", timeout=timedelta(seconds=MEETING_S))
     try:
@@ -70,8 +70,8 @@ def train_rank(arguments: argparse.Namespace) -> int:
 
 
 def run_ranks(words: list[str]) -> int:
-    """Run this script once per rank, and end the ranks however this process ends; 0 where all ended well."""
-    # Ranks of one machine need no other network, and with one thread each they leave cores to the servers.
+    """Run this script once per rank; the ranks end with this process. Return 0 if all ranks succeeded."""
+    # Ranks on one machine need only loopback, and with one thread each they leave cores to the servers.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen([*TORCHRUN, __file__, *words], stdin=subprocess.DEVNULL, env=environment) as process:
         try:

@@ -1,15 +1,15 @@
-"""Which movie does a user rate next: link prediction in time on MovieLens, from two servers.
+"""Temporal link prediction on MovieLens from two servers: predicts the movies that users rate next.
 
     python examples/movielens.py FOLDER
 
 FOLDER holds ``movies.csv`` and ``ratings.csv`` of https://grouplens.org/datasets/movielens/latest/, "small", which may
-not be used commercially; they may be compressed (``.csv.gz``). Most users of the last tenth of all ratings have none
-before it, so nothing is learned per user: who someone is follows from what they rated until that moment, which
-temporal sampling finds, and which holds nothing of that moment or later.
+not be used commercially; they may be compressed (``.csv.gz``). Most users in the last tenth of all ratings have no
+earlier ratings, so the model has no parameters per user. It represents a user by the ratings before the link's time,
+which temporal sampling draws.
 
-The figure is how often a later rating's movie scores above a random movie for the same user: 0.5 is chance, and a
-movie's popularity, its number of ratings in the training period or until that moment, is shown beside. The exit status
-is 0 where the model is better than all of them.
+The figure is how often the movie of a later rating scores above a random movie for the same user; 0.5 is chance. The
+baselines are a movie's popularity: its number of ratings in the training period, or until that time. The exit status
+is 0 if the model is better than all of them.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ RATES, RATED_BY = ("user", "rates", "movie"), ("movie", "rev_rates", "user")
 BATCH_SIZE = 512
 NEGATIVES_PER_TEST = 5
 NUM_SHOWN, MIN_RATINGS = 3, 10
-"""Titles that are shown, and ratings that a movie must have to be recommended."""
+"""Number of titles to print, and least number of ratings of a recommended movie."""
 
 
 def describe_tables(files: Mapping[str, str]) -> dict[str, Any]:
-    """What is in which column; the table of ratings is read twice, for both ways."""
+    """Describe the columns of the tables; the table of ratings is read twice, for both directions."""
     ratings = {
         "files": files["ratings"],
         "features": {
@@ -68,7 +68,7 @@ def describe_tables(files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_movielens(folder: Path) -> Graph:
-    """Users, movies, and ratings both ways, split in the order of time."""
+    """Read users, movies, and ratings in both directions, split in the order of time."""
     graph = read_tables(folder, ("movies", "ratings"), describe_tables)
     movies = graph.nodes["movie"]
     features = {"title": movies.features["title"], "genres": one_hot(movies.features["genres"])}
@@ -87,10 +87,10 @@ def one_hot(rows: RaggedArray) -> np.ndarray:
 
 
 class Recommender(nn.Module):
-    """Users are what they rated; movies are what they are, and who rated them and how long ago; scores are products."""
+    """Model of users by ratings, and of movies by genres, raters and ages; scores are products."""
 
     def __init__(self, num_movies: int, num_genres: int, width: int = 32) -> None:
-        """Movies that are never trained on are known by their genres alone."""
+        """Make the layers; movies outside of training are represented by their genres only."""
         super().__init__()
         self.movie = nn.Embedding(num_movies, width)
         nn.init.zeros_(self.movie.weight)
@@ -100,7 +100,7 @@ class Recommender(nn.Module):
         self.bias = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, batch: HeteroData, link_times: Tensor) -> tuple[Tensor, Tensor]:
-        """float32[n, width] of all users, and float32[n, width + 1] of all movies, whose last column is a bias."""
+        """float32[n, width] of all users, float32[n, width + 1] of all movies; the last column is a bias."""
         movies = self.movie(batch["movie"].n_id) + self.genres(batch["movie"].genres)
         edges, of_link = batch[RATED_BY], batch["user"].batch
         users = self.to_user(movies, edges.edge_index, edge_values(edges, link_times[of_link]), len(of_link))
@@ -111,17 +111,17 @@ class Recommender(nn.Module):
 
 
 def edge_values(edges: EdgeStorage, now: Tensor) -> Tensor:
-    """float32[num_edges, 2], the rating and the age of each; ``now`` is int64[destinations]."""
+    """float32[num_edges, 2], rating and age of each edge; ``now`` is int64[destinations]."""
     return torch.stack([edges.rating - 3.5, log_age(edges.time, now[edges.edge_index[1]])], dim=1)
 
 
 def scores_of(users: Tensor, movies: Tensor) -> Tensor:
-    """One score per pair of rows; movies may have a dimension more in the middle."""
+    """One score per pair of rows; movies may have another dimension in the middle."""
     return (users * movies[..., :-1]).sum(dim=-1) + movies[..., -1]
 
 
 def link_loader(source: Path, links: LinksLike, **options: Any) -> hopstream.LinkNeighborLoader:
-    """Links with what both ends' last ratings were until just before."""
+    """Load links with the latest earlier ratings of both ends."""
     return hopstream.LinkNeighborLoader(
         source,
         {RATED_BY: [20, 5], RATES: [10, 0]},
@@ -136,7 +136,7 @@ def link_loader(source: Path, links: LinksLike, **options: Any) -> hopstream.Lin
 
 
 def train(source: Path, num_movies: int, num_epochs: int, rng_seed: int) -> Recommender:
-    """A model that puts rated movies above random ones."""
+    """Train a model to score rated movies above random ones."""
     torch.manual_seed(rng_seed)
     with link_loader(
         source, "train", neg_sampling="triplet", node_features={"movie": ["genres"]}, shuffle=True, rng_seed=rng_seed
@@ -159,12 +159,12 @@ def train(source: Path, num_movies: int, num_epochs: int, rng_seed: int) -> Reco
 
 @dataclass(frozen=True)
 class Tested:
-    """What was asked about later ratings.
+    """Test results of later ratings.
 
     Attributes:
-        movie_keys: int64[n, 1 + NEGATIVES_PER_TEST]: the movie that was rated, then random ones.
-        times: int64[n], when it was rated.
-        scores: float32[n, 1 + NEGATIVES_PER_TEST], the model's.
+        movie_keys: int64[n, 1 + NEGATIVES_PER_TEST]: the rated movie, then random ones.
+        times: int64[n], time of the rating.
+        scores: float32[n, 1 + NEGATIVES_PER_TEST], scores of the model.
     """
 
     movie_keys: np.ndarray
@@ -188,7 +188,7 @@ def test(model: Recommender, source: Path) -> Tested:
 
 
 def popularity(graph: Graph, movie_keys: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """How many ratings each movie had before a time, which is in seconds."""
+    """Number of ratings of each movie before a time in seconds."""
     rates = graph.edges[RATES]
     # One ascending number per movie and time; times take 40 bits.
     ratings = np.sort((rates.dst_keys << 40) + np.asarray(rates.features["time"]))
@@ -197,7 +197,7 @@ def popularity(graph: Graph, movie_keys: np.ndarray, before: np.ndarray) -> np.n
 
 @torch.no_grad()
 def recommend(model: Recommender, source: Path, user_key: int, movie_keys: np.ndarray, now: int) -> list[str]:
-    """The titles of the movies that suit a user best."""
+    """Titles of the movies with the highest scores for a user."""
     scores: list[Tensor] = []
     titles: list[str] = []
     links = (np.full(len(movie_keys), user_key), movie_keys)
@@ -212,7 +212,7 @@ def recommend(model: Recommender, source: Path, user_key: int, movie_keys: np.nd
 
 
 def show_recommended(model: Recommender, source: Path, graph: Graph) -> None:
-    """What the last user in the data liked last, and may like next."""
+    """Print the last liked movies of the last user in the data, and recommended ones."""
     rates = graph.edges[RATES]
     users, movies = rates.src_keys, rates.dst_keys
     times, ratings = np.asarray(rates.features["time"]), np.asarray(rates.features["rating"])
@@ -229,13 +229,13 @@ def show_recommended(model: Recommender, source: Path, graph: Graph) -> None:
 
 
 def main() -> int:
-    """Run it; 0 where the model is better than chance and popularity."""
+    """Run the example; return 0 if the model is better than chance and popularity."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where movies.csv and ratings.csv are")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rng-seed", type=int, default=0)
     values = parser.parse_args()
-    torch.set_num_threads(1)  # servers and the loader want the other cores
+    torch.set_num_threads(1)  # servers and the loader need the other cores
     with TemporaryDirectory(prefix="hopstream-movielens-") as name:
         parts = Path(name) / "parts"
         graph = read_movielens(values.folder)

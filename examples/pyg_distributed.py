@@ -1,11 +1,11 @@
-"""How does a script for ``torch_geometric.distributed`` train on partitions that lie on several machines?
+"""Trains a script for ``torch_geometric.distributed`` on partitions of several machines.
 
     python examples/pyg_distributed.py            # a graph without types
     python examples/pyg_distributed.py --typed    # a graph with types
 
-The script makes a small graph, partitions it into two folders, one per machine, as PyG's partition files, and starts a
-process for each. The processes are what would run on two machines: each loads its own folder only. Of what they do,
-only the import of ``hopstream.compat.pyg`` is not PyG's.
+The script makes a small graph, writes PyG's partition files to two folders, one per machine, and starts a process for
+each. The processes could run on two machines: each loads its own folder only. In their code, only the import of
+``hopstream.compat.pyg`` differs from PyG's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WRITES, WRITTEN, CITES = ("author", "writes", "paper"), ("paper", "rev_writes", 
 
 
 def make_graph(is_typed: bool) -> Data | HeteroData:
-    """Papers of four fields, which mostly cite their own field; their features are the field with much noise."""
+    """Make a graph of papers of four fields, which mostly cite their own field; features are noisy fields."""
     generator = torch.Generator().manual_seed(0)
     fields = torch.randint(NUM_CLASSES, (NUM_PAPERS,), generator=generator)
     by_field = torch.argsort(fields)
@@ -57,7 +57,7 @@ def make_graph(is_typed: bool) -> Data | HeteroData:
 
 
 def prepare(folder: Path, is_typed: bool) -> list[Path]:
-    """Partition the graph, and give each machine a folder with its own part and the maps of all."""
+    """Partition the graph; make each machine a folder with its own part and the maps of all parts."""
     data = make_graph(is_typed)
     everything = folder / "partitions"
     Partitioner(data, NUM_RANKS, everything, rng_seed=0).generate_partition()
@@ -66,7 +66,7 @@ def prepare(folder: Path, is_typed: bool) -> list[Path]:
     for rank, host in enumerate(hosts):
         others = [f"part_{other}" for other in range(NUM_RANKS) if other != rank]
         shutil.copytree(everything, host / "partitions", ignore=shutil.ignore_patterns(*others))
-        # All ranks get as many nodes, because all ranks of DDP have to make as many steps.
+        # All ranks get equally many nodes, because DDP needs equally many steps on all ranks.
         torch.save(train[: NUM_PAPERS // 2][rank::NUM_RANKS].clone(), host / "train.pt")
         torch.save(train[NUM_PAPERS // 2 :][rank::NUM_RANKS].clone(), host / "test.pt")
     shutil.rmtree(everything)
@@ -74,7 +74,7 @@ def prepare(folder: Path, is_typed: bool) -> list[Path]:
 
 
 class OfPapers(torch.nn.Module):
-    """A model of a graph with types, of which only what it says of papers is trained."""
+    """Wrapper of a model of a typed graph that returns its output for papers only."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Wrap a model."""
@@ -84,15 +84,15 @@ class OfPapers(torch.nn.Module):
     def forward(
         self, x_dict: dict[str, torch.Tensor], edge_index_dict: dict[tuple[str, str, str], torch.Tensor]
     ) -> torch.Tensor:
-        """What the model says of papers."""
+        """Return the model's output for papers."""
         return self.model(x_dict, edge_index_dict)["paper"]
 
 
 class Rank:
-    """What one machine does."""
+    """Trainer of one machine."""
 
     def __init__(self, rank: int, folder: Path, ports: list[int], is_typed: bool) -> None:
-        """Load the machine's own partition, and meet the others."""
+        """Load the machine's own partition, and join the other ranks."""
         dist.init_process_group(
             "gloo", rank=rank, world_size=NUM_RANKS, init_method=f"tcp://127.0.0.1:{ports[0]}",
             timeout=timedelta(seconds=TIMEOUT_S),
@@ -124,7 +124,7 @@ class Rank:
         model = GraphSAGE(-1 if is_typed else 16, 32, num_layers=2, out_channels=NUM_CLASSES)
         if is_typed:
             model = OfPapers(to_hetero(model, (["paper", "author"], [CITES, WRITES, WRITTEN])))
-            with torch.no_grad(), self.loaders["train"] as batches:  # sizes that are not given follow from a batch
+            with torch.no_grad(), self.loaders["train"] as batches:  # lazy layers take their sizes from a batch
                 batch = next(batches)
                 model(batch.x_dict, batch.edge_index_dict)
         # The last layer's authors are not trained.
@@ -132,7 +132,7 @@ class Rank:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 
     def scores(self, batch: Data | HeteroData) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the model says of a batch's seeds, and what is right."""
+        """Return the model's scores of a batch's seeds, and their labels."""
         if not self.is_typed:
             return self.model(batch.x, batch.edge_index)[: batch.batch_size], batch.y[: batch.batch_size]
         papers = batch["paper"]
@@ -140,7 +140,7 @@ class Rank:
         return out[: papers.batch_size], papers.y[: papers.batch_size]
 
     def train(self) -> float:
-        """One epoch; returns the mean loss."""
+        """Train one epoch; return the mean loss."""
         self.model.train()
         losses = []
         for batch in self.loaders["train"]:
@@ -153,7 +153,7 @@ class Rank:
 
     @torch.no_grad()
     def test(self) -> float:
-        """The accuracy over the test nodes of all ranks."""
+        """Compute the accuracy over the test nodes of all ranks."""
         self.model.eval()
         counts = torch.zeros(2)
         for batch in self.loaders["test"]:
@@ -163,21 +163,21 @@ class Rank:
         return float(counts[0] / counts[1])
 
     def is_alike(self) -> bool:
-        """Whether all ranks have the same model, as they must have who average their gradients."""
+        """Whether all ranks have equal models, as averaged gradients should give."""
         own = torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
         others = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(others, own)
         return all(torch.equal(own, other) for other in others)
 
     def close(self) -> None:
-        """Leave the others, when they are done too."""
+        """Wait for the other ranks, then shut down."""
         for loader in self.loaders.values():
             loader.close()
         dist.destroy_process_group()
 
 
 def run_rank(rank: int, folder: Path, ports: list[int], is_typed: bool, wanted: float) -> int:
-    """Train and test; 0 where the accuracy is as wanted and all ranks have one model."""
+    """Train and test; return 0 if the accuracy is high enough and all ranks have equal models."""
     torch.set_num_threads(1)
     here = Rank(rank, folder, ports, is_typed)
     for epoch in range(NUM_EPOCHS):
@@ -191,7 +191,7 @@ def run_rank(rank: int, folder: Path, ports: list[int], is_typed: bool, wanted: 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses."""
+    """Find free ports of this machine."""
     probes = [socket.socket() for _ in range(count)]
     for probe in probes:
         probe.bind(("127.0.0.1", 0))
@@ -202,7 +202,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def main() -> int:
-    """Prepare and start both ranks, or be one of them; 0 where the accuracy is as wanted."""
+    """Prepare and start both ranks, or run as one of them; return 0 if the accuracy is high enough."""
     parser = argparse.ArgumentParser(description="Train GraphSAGE on PyG's partition files, one process per partition.")
     parser.add_argument("--typed", action="store_true", help="papers and authors in place of papers alone")
     parser.add_argument("--wanted", type=float, default=0.65, help="test accuracy below which the script fails")

@@ -1,10 +1,10 @@
-"""How does the same training run on a graph of any size that needs no download?
+"""Trains on a generated R-MAT graph of any size.
 
     python examples/rmat_train.py                # 16 thousand nodes: seconds
     python examples/rmat_train.py --scale 21     # 2 million nodes and 67 million edges
 
-The graph is an R-MAT graph, whose degrees are as skewed as those of real ones. Its labels follow its communities, and
-only a neighbourhood tells them well.
+An R-MAT graph has degrees as skewed as real graphs. Its labels follow its communities, so they are best predicted from
+neighbourhoods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_FEATURES, NUM_CLASSES = 32, 8
 
 
 def main() -> int:
-    """Make the graph, cut it, train on it; 0 where the model learned something."""
+    """Make the graph, partition it and train on it; return 0 if the accuracy is above twice chance."""
     parser = argparse.ArgumentParser(description="Train GraphSAGE on a synthetic R-MAT graph.")
     parser.add_argument("--scale", type=int, default=14, help="the graph has 2**scale nodes")
     parser.add_argument("--edges-per-node", type=int, default=32)

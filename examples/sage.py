@@ -1,6 +1,6 @@
-"""What do the examples train: which model, and how does a loader feed it?
+"""GraphSAGE model and training loop of the examples.
 
-The same functions train on one process or on many, and from a folder or from servers; only the source differs.
+The same functions train in one process or in many, from a folder or from servers; only the source differs.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Source = str | os.PathLike[str] | Store | hopstream.RemoteGraph
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How GraphSAGE is trained; the defaults are for Cora.
+    """Settings of the training; the defaults are for Cora.
 
     Attributes:
-        num_classes: Values of the label ``y``.
-        num_neighbors: Neighbours drawn per hop while training; the model has a layer for each hop.
-        test_neighbors: Neighbours drawn per hop while testing; -1 means all.
+        num_classes: Number of values of the label ``y``.
+        num_neighbors: Neighbours per hop in training; the model has a layer for each hop.
+        test_neighbors: Neighbours per hop in tests; -1 means all.
         batch_size: Seeds per training step, over all ranks.
-        num_epochs: How often the training nodes are gone through.
+        num_epochs: Number of epochs.
         hidden: Width of the hidden layers.
-        dropout: Share of the inputs of each layer that are left out while training.
-        learning_rate: Of Adam.
-        weight_decay: Of Adam.
+        dropout: Dropout probability of the inputs of each layer.
+        learning_rate: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
     """
 
     num_classes: int
@@ -53,12 +53,12 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one training.
+    """Result of one training.
 
     Attributes:
-        accuracy: Share of the test nodes that were labelled right, over all ranks.
-        num_steps: Training steps that each rank took.
-        seconds: What training and testing took.
+        accuracy: Share of correctly labelled test nodes, over all ranks.
+        num_steps: Training steps of each rank.
+        seconds: Seconds of training and testing.
     """
 
     accuracy: float
@@ -66,22 +66,22 @@ class Outcome:
     seconds: float
 
     def __str__(self) -> str:
-        """The outcome in a line."""
+        """Format the outcome in one line."""
         return f"test accuracy {self.accuracy:.3f} after {self.num_steps} steps"
 
 
 class Sage(nn.Module):
-    """GraphSAGE over features whose rows are brought to unit length."""
+    """GraphSAGE over features with rows normalised to unit length."""
 
     def __init__(self, num_features: int, settings: Settings) -> None:
-        """A layer for each hop."""
+        """Make a layer for each hop."""
         super().__init__()
         widths = [num_features, *[settings.hidden] * (len(settings.num_neighbors) - 1), settings.num_classes]
         self.layers = nn.ModuleList(map(SAGEConv, widths[:-1], widths[1:]))
         self.dropout = settings.dropout
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Scores of all nodes; those of the seeds come first."""
+        """Scores of all nodes; scores of the seeds come first."""
         x = F.normalize(x)
         for depth, layer in enumerate(self.layers):
             x = F.dropout(x if depth == 0 else x.relu(), self.dropout, self.training)
@@ -90,10 +90,10 @@ class Sage(nn.Module):
 
 
 def train_and_evaluate(source: Source, settings: Settings, rng_seed: int) -> Outcome:
-    """Train on the split ``train`` and count right labels on the split ``test``.
+    """Train on the split ``train`` and compute the accuracy on the split ``test``.
 
-    Under ``torchrun`` every rank calls this with equal arguments; ranks share each epoch's seeds and average their
-    gradients, and all of them get the same outcome.
+    Under ``torchrun`` every rank calls this function with equal arguments. Ranks share each epoch's seeds and average
+    their gradients, and all get the same outcome.
     """
     started = time.perf_counter()
     model, num_steps = train(source, settings, rng_seed)
@@ -102,9 +102,9 @@ def train_and_evaluate(source: Source, settings: Settings, rng_seed: int) -> Out
 
 
 def train(source: Source, settings: Settings, rng_seed: int) -> tuple[nn.Module, int]:
-    """A trained model, and how many steps it took."""
+    """Train a model; return it and the number of steps."""
     rank, world_size = rank_and_world_size()
-    # Each rank drops other inputs; all start from rank 0's weights, which DDP hands out.
+    # Each rank has its own dropout; all start from rank 0's weights, which DDP broadcasts.
     torch.manual_seed(rng_seed * world_size + rank)
     num_steps = 0
     with hopstream.NeighborLoader(
@@ -128,7 +128,7 @@ def train(source: Source, settings: Settings, rng_seed: int) -> tuple[nn.Module,
 
 @torch.no_grad()
 def evaluate(model: nn.Module, source: Source, settings: Settings) -> float:
-    """Share of the test nodes that the model labels right, over all ranks."""
+    """Compute the accuracy on the test nodes, over all ranks."""
     rank, world_size = rank_and_world_size()
     model.eval()
     counts = torch.zeros(2, dtype=torch.int64)
@@ -145,7 +145,7 @@ def evaluate(model: nn.Module, source: Source, settings: Settings) -> float:
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """This process among those that train together; ``(0, 1)`` where it trains alone."""
+    """Rank of this process and number of ranks; ``(0, 1)`` without ``torchrun``."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
@@ -154,7 +154,7 @@ def rank_and_world_size() -> tuple[int, int]:
 def train_repeatedly(
     source: Source, settings: Settings, *, num_runs: int, wanted: float, report: Callable[[str], None]
 ) -> bool:
-    """Train once per rng seed 0, 1, …; report each in a line; say whether the mean accuracy is what is wanted."""
+    """Train once per rng seed 0, 1, …, and report; return whether the mean accuracy is high enough."""
     outcomes = []
     for rng_seed in range(num_runs):
         outcome = train_and_evaluate(source, settings, rng_seed)
@@ -166,5 +166,5 @@ def train_repeatedly(
 
 
 def stage_line(name: str, what: str, seconds: float | None = None) -> str:
-    """One line of output: the stage, what came of it, what it took."""
+    """Format one line of output: stage, result and seconds."""
     return f"{name:<9}  {what}" if seconds is None else f"{name:<9}  {what:<60} {seconds:6.1f} s"

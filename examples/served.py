@@ -1,4 +1,4 @@
-"""How does an example serve the parts of a dataset from servers of their own while it trains?"""
+"""Servers for the parts of a dataset, for the time that an example trains."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ import hopstream
 UP = [sys.executable, "-m", "hopstream.cli", "up"]
 START_S, STOP_S = 240.0, 30.0  # the first start on a machine compiles kernels
 FROM_SERVERS = hopstream.StoreSettings(prefer_local=False)
-"""Ask the servers, though their parts' files are on this machine, where a loader would rather map these."""
+"""Use the servers, although the parts' files are on this machine; by default a loader would map them."""
 
 
 @contextmanager
 def served(parts: Path) -> Iterator[Path]:
-    """One server per part on loopback while inside; yields the cluster file. SIGTERM ends the servers too.
+    """Run one server per part on loopback inside the context; yield the cluster file.
+
+    SIGTERM also ends the servers.
 
     Raises:
-        RuntimeError: The servers did not start in time, or did not end well.
+        RuntimeError: The servers did not start in time, or failed.
     """
     cluster = parts.with_name(parts.name + "-cluster.json")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -1,4 +1,4 @@
-"""How does an example read tables from a folder that stays as it is?"""
+"""Reads tables of examples without writing to their folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hopstream.graph import Graph
 
 
 def read_tables(folder: Path, names: tuple[str, ...], describe: Callable[[Mapping[str, str]], dict[str, Any]]) -> Graph:
-    """The graph that tables and a description make; raw ids become keys on the way.
+    """Read a graph from tables and a description; raw ids become keys.
 
-    Tables are read from where their description is, so copies of them are read, in a folder that is removed.
+    The description must be in the folder of the tables, so the tables are copied to a temporary folder.
 
     Args:
-        folder: Where the tables are.
-        names: Their names; each is a file ``<name>.csv`` or ``<name>.csv.gz``.
-        describe: Gives what ``metadata.json`` is to say, from table name to file name.
+        folder: Folder of the tables.
+        names: Names of the tables; each is a file ``<name>.csv`` or ``<name>.csv.gz``.
+        describe: Returns the content of ``metadata.json``, from table name to file name.
     """
     with TemporaryDirectory(prefix="hopstream-tables-") as copies:
         files = {}

@@ -1,11 +1,11 @@
-"""Which workers of a crowd are banned: node classification on Tolokers, from two servers.
+"""Node classification on Tolokers from two servers: predicts banned crowd workers.
 
     python examples/tolokers.py FOLDER
 
 FOLDER holds ``tolokers.npz`` of https://github.com/yandex-research/heterophilous-graphs (MIT licence), folder ``data``.
-Nodes are workers, edges join those who did the same task; edges have no features. The figure is the area under the ROC
-curve on the first of the ten splits: 0.5 is chance, and logistic regression on a worker's own features is shown beside.
-The exit status is 0 where the model is better than both.
+Nodes are workers, and edges join workers who did the same task; edges have no features. The figure is the area under
+the ROC curve on the first of the ten splits; 0.5 is chance. The baseline is logistic regression on a worker's own
+features. The exit status is 0 if the model is better than both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FANOUT = [10, 5]
 
 
 def read_tolokers(folder: Path) -> Graph:
-    """The graph with every edge both ways, and the first split's masks as splits."""
+    """Read the graph with every edge in both directions, and the masks of the first split."""
     path = folder / "tolokers.npz"
     if not path.exists():
         raise SystemExit(f"error: {folder} has no {path.name}; see --help for where to get it")
@@ -52,10 +52,10 @@ def read_tolokers(folder: Path) -> Graph:
 
 
 class Sage(nn.Module):
-    """Two layers of GraphSAGE, and a worker's own features beside what its neighbourhood says."""
+    """GraphSAGE with two residual layers over a worker's own features."""
 
     def __init__(self, num_features: int, hidden: int = 64) -> None:
-        """Two layers of one width."""
+        """Make two layers of one width."""
         super().__init__()
         self.first = nn.Linear(num_features, hidden)
         self.layers = nn.ModuleList([SAGEConv(hidden, hidden), SAGEConv(hidden, hidden)])
@@ -71,7 +71,7 @@ class Sage(nn.Module):
 
 
 def logistic_regression(graph: Graph) -> float:
-    """What a worker's own features tell."""
+    """Figure of the baseline, logistic regression on a worker's own features."""
     features, splits = graph.nodes["node"].features, graph.splits["node"]
     x = torch.from_numpy(np.asarray(features["x"]))
     y = torch.from_numpy(np.asarray(features["y"])).float()
@@ -92,7 +92,7 @@ def logistic_regression(graph: Graph) -> float:
 
 
 def train(source: Path, num_epochs: int, rng_seed: int) -> nn.Module:
-    """A trained model."""
+    """Train a model."""
     torch.manual_seed(rng_seed)
     with hopstream.NeighborLoader(
         source, FANOUT, seeds="train", batch_size=512, shuffle=True, rng_seed=rng_seed, store_settings=FROM_SERVERS
@@ -125,7 +125,7 @@ def evaluate(model: nn.Module, source: Path) -> float:
 
 
 def main() -> int:
-    """Run it; 0 where the model is better than chance and than logistic regression."""
+    """Run the example; return 0 if the model is better than chance and logistic regression."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where tolokers.npz is")
     parser.add_argument("--epochs", type=int, default=6)

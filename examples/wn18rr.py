@@ -1,19 +1,19 @@
-"""Which word meanings does a relation join: link prediction on WN18RR, from two servers.
+"""Link prediction on WN18RR from two servers: predicts word meanings that a relation joins.
 
     python examples/wn18rr.py FOLDER
 
 FOLDER holds ``original/{train,valid,test}.txt``, plain or with ``.gz``, of folder ``WN18RR`` in
 https://github.com/villmow/datasets_knowledge_embedding (MIT licence; WordNet has its own). Each line is a triple: head,
-relation, tail, with tabs between. Heads and tails are WordNet's numbers of meanings; where ``text/`` is there as well,
-which has the same lines in words, a prediction is shown in words.
+relation and tail, separated by tabs. Heads and tails are WordNet's numbers of meanings. ``text/`` has the same lines in
+words; if it exists, a prediction is printed in words.
 
-Messages follow training triples, and their reverses; the triples of a training batch, and their reverses, are left out
-before neighbours are drawn. The figures: for every test triple, the tail is ranked among itself and 100 meanings drawn
-at random, to none of which an edge leads from the head, in any file. All methods rank the same ones; equal scores share
-their mean rank. MRR is the mean of 1 / rank, hits@10 the share of ranks up to 10. Shown beside: chance; how often a
-meaning is the relation's tail in training; and the same, but known pairs first: meanings that a training triple leads
-from to the head, as many of WordNet's relations have both ways. The exit status is 0 where the model is better than all
-three, by both figures.
+Messages follow training triples and their reverses. The triples of a training batch, and their reverses, are excluded
+before neighbours are drawn. For every test triple, the tail is ranked among itself and 100 random meanings without an
+edge from the head in any file. All methods rank the same meanings; equal scores share their mean rank. MRR is the mean
+of 1 / rank, and hits@10 the share of ranks up to 10. There are three baselines: chance; the frequency of a meaning as
+the relation's tail in training; and the same, with meanings first that have a training triple to the head, because many
+of WordNet's relations hold in both directions. The exit status is 0 if the model is better than all three, by both
+figures.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ import hopstream
 from hopstream.graph import Graph
 
 RELATES, REVERSE = ("meaning", "relates", "meaning"), ("meaning", "rev_relates", "meaning")
-"""The training triples, and their reverses, known by the name: messages follow these."""
+"""Edge types of the training triples and, by its name, of their reverses; messages follow them."""
 PREDICT = ("meaning", "predicted", "meaning")
-"""The triples of all files, by splits. The graph knows where they come from, so messages do not follow them."""
+"""Edge type of the triples of all files, with splits. It is declared as a label type, so messages do not follow it."""
 FILES = {"train": "train", "val": "valid", "test": "test"}
 NUM_NEIGHBORS = [5, 3]
 NUM_CANDIDATES = 100
@@ -52,13 +52,13 @@ NUM_CANDIDATES = 100
 
 @dataclass(frozen=True)
 class Triples:
-    """What the files say.
+    """Triples of all files.
 
     Attributes:
-        offsets: WordNet's number of each meaning, as it is written: a raw id.
-        names: The name of each meaning; empty where there is no ``text/``.
+        offsets: WordNet's number of each meaning, as written in the files: a raw id.
+        names: The name of each meaning; empty without ``text/``.
         relations: The name of each relation.
-        columns: int64[3, num_triples]: heads, relations and tails of all files, as places in the lists above.
+        columns: int64[3, num_triples]: heads, relations and tails of all files, as indices of the lists above.
         splits: The columns of each file.
     """
 
@@ -70,7 +70,7 @@ class Triples:
 
 
 def read_lines(folder: Path, name: str) -> list[list[str]]:
-    """The triples of one file, plain or with ``.gz``."""
+    """Read the triples of one file, plain or with ``.gz``."""
     plain, packed = folder / f"{name}.txt", folder / f"{name}.txt.gz"
     if not plain.exists() and not packed.exists():
         raise SystemExit(f"error: {folder} has no {plain.name} and no {packed.name}; see --help for where to get it")
@@ -79,7 +79,7 @@ def read_lines(folder: Path, name: str) -> list[list[str]]:
 
 
 def read_triples(folder: Path) -> Triples:
-    """All files, with meanings and relations numbered."""
+    """Read all files, and number meanings and relations."""
     lines = {split: read_lines(folder / "original", name) for split, name in FILES.items()}
     heads, relations, tails = np.array([line for split in FILES for line in lines[split]]).T
     offsets, places = np.unique(np.concatenate([heads, tails]), return_inverse=True)
@@ -99,7 +99,7 @@ def read_triples(folder: Path) -> Triples:
 
 
 def graph_of(triples: Triples) -> Graph:
-    """Training triples as edges both ways, and the triples of all files as links to predict."""
+    """Make a graph with training triples as edges in both directions, and all triples as links to predict."""
     heads, relation, tails = triples.columns
     graph = hopstream.graph_from_arrays(
         {RELATES: (heads, tails), REVERSE: (tails, heads)},
@@ -112,10 +112,10 @@ def graph_of(triples: Triples) -> Graph:
 
 
 class RelationConv(MessagePassing):
-    """What neighbours say, each seen through the relation that it comes by (as in CompGCN)."""
+    """Layer of messages from neighbours, each combined with the vector of its relation (as in CompGCN)."""
 
     def __init__(self, width: int, num_relations: int) -> None:
-        """One vector per relation."""
+        """Make one vector per relation."""
         super().__init__(aggr="mean")
         self.relations = nn.Embedding(num_relations, width)
         self.linear = nn.Linear(width, width)
@@ -126,15 +126,15 @@ class RelationConv(MessagePassing):
         return self.linear(self.propagate(edge_index, x=x, seen_through=self.relations(relation)))
 
     def message(self, x_j: Tensor, seen_through: Tensor) -> Tensor:
-        """What one edge says."""
+        """Message of each edge."""
         return x_j * seen_through
 
 
 class Model(nn.Module):
-    """A learned vector per meaning, two layers of messages along relations, and DistMult as the decoder."""
+    """Model with a learned vector per meaning, two message-passing layers, and DistMult as decoder."""
 
     def __init__(self, num_meanings: int, num_relations: int, width: int = 64) -> None:
-        """All layers have one width."""
+        """Make layers of one width."""
         super().__init__()
         self.meanings = nn.Embedding(num_meanings, width)
         self.decoder = nn.Embedding(num_relations, width)
@@ -157,15 +157,15 @@ class Model(nn.Module):
         return x
 
     def queries(self, vectors: Tensor, relation: Tensor, batch: HeteroData) -> Tensor:
-        """float32[batch_size, width]: what a tail's vector is multiplied with for its score."""
+        """float32[batch_size, width]; the product with a tail's vector is its score."""
         return vectors[batch["meaning"].src_index] * self.decoder(relation)
 
 
 def train(source: Path, relation: Tensor, model: Model, num_epochs: int, rng_seed: int) -> None:
-    """Learn to tell tails from other meanings; the negatives of a batch serve all of its triples."""
+    """Train the model to score tails above other meanings; a batch's negatives serve all of its triples."""
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    # True leaves out a triple and its own reverse. Where the other way round is a triple, too, that stays: it will be
-    # there for test triples as well.
+    # True excludes a triple and its own reverse. A separate triple in the other direction stays in the graph, as for
+    # test triples.
     with hopstream.LinkNeighborLoader(
         source, NUM_NEIGHBORS, (PREDICT, "train"), 1024, shuffle=True, rng_seed=rng_seed, exclude_links=True,
         neg_sampling=hopstream.NegativeSampling("triplet", 2),
@@ -188,29 +188,29 @@ def train(source: Path, relation: Tensor, model: Model, num_epochs: int, rng_see
 
 
 def ranks_of(scores: Tensor) -> Tensor:
-    """float64[num_rows]: ranks of the first columns in their rows, from 1; equal scores share their mean rank."""
+    """float64[num_rows], rank of the first column in each row, from 1; equal scores share their mean rank."""
     above = (scores[:, 1:] > scores[:, :1]).sum(dim=1, dtype=torch.float64)
     equal = (scores[:, 1:] == scores[:, :1]).sum(dim=1, dtype=torch.float64)
     return 1 + above + equal / 2
 
 
 class PlainScores:
-    """What can be told of a triple without a model."""
+    """Scores of the baselines, without a model."""
 
     def __init__(self, triples: Triples) -> None:
-        """Count in the training triples."""
+        """Count tails in the training triples."""
         heads, relation, tails = triples.columns[:, triples.splits["train"]].tolist()
         self.num_tails = Counter(zip(relation, tails, strict=True))
         self.pairs = set(zip(heads, tails, strict=True))
 
     def scores(self, head: int, relation: int, tails: list[int]) -> tuple[list[float], list[float]]:
-        """How often each is the relation's tail; and the same with those first that a triple leads from to the head."""
+        """Frequencies of tails for the relation, and the same with tails first that have a triple to the head."""
         counts = [float(self.num_tails[relation, tail]) for tail in tails]
         return counts, [count + 1e6 * ((tail, head) in self.pairs) for count, tail in zip(counts, tails, strict=True)]
 
 
 def test_loader(source: Path, batch_size: int, **options: Any) -> hopstream.LinkNeighborLoader:
-    """Test triples with candidates for their tails: strict, so none that any file names as a tail of the head."""
+    """Load test triples with candidate tails, none of which is a tail of the head in any file (strict)."""
     return hopstream.LinkNeighborLoader(
         source, NUM_NEIGHBORS, (PREDICT, "test"), batch_size,
         neg_sampling=hopstream.NegativeSampling("triplet", NUM_CANDIDATES, strict=True),
@@ -227,7 +227,7 @@ def score(batch: HeteroData, relation: Tensor, model: Model) -> tuple[Tensor, Te
 
 
 def evaluate(source: Path, relation: Tensor, model: Model, plain: PlainScores) -> dict[str, Tensor]:
-    """The rank of every test triple's tail, by each method."""
+    """Rank the tail of every test triple, by each method."""
     model.eval()
     ranks: dict[str, list[Tensor]] = {"model": [], "frequent tails": [], "frequent tails, known pairs first": []}
     with test_loader(source, 128, node_features=[], edge_features=["relation"], edge_keys=False) as loader:
@@ -243,7 +243,7 @@ def evaluate(source: Path, relation: Tensor, model: Model, plain: PlainScores) -
 
 
 def example_line(source: Path, relation: Tensor, model: Model, relation_names: list[str]) -> str:
-    """The first test triple in words, and the candidates that the model likes best."""
+    """Format the first test triple and the model's best candidates in words."""
     model.eval()
     with test_loader(source, 1) as loader:
         batch = next(iter(loader))
@@ -256,13 +256,13 @@ def example_line(source: Path, relation: Tensor, model: Model, relation_names: l
 
 
 def main() -> int:
-    """Run it; 0 where the model is better than all else."""
+    """Run the example; return 0 if the model is better than all baselines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where original/ is")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rng-seed", type=int, default=0)
     values = parser.parse_args()
-    torch.set_num_threads(1)  # the servers and the loader's thread need cores as well
+    torch.set_num_threads(1)  # the servers and the loader's thread need cores too
     torch.manual_seed(values.rng_seed)
     triples = read_triples(values.folder)
     graph = graph_of(triples)
@@ -285,7 +285,7 @@ def main() -> int:
 
 
 def report(ranks: dict[str, Tensor]) -> int:
-    """One line per method; 0 where the first is the best by both figures."""
+    """Print one line per method; return 0 if the first method is the best by both figures."""
     by_chance = 1 / torch.arange(1, NUM_CANDIDATES + 2)
     figures = {"chance": (float(by_chance.mean()), 10 / (NUM_CANDIDATES + 1))}
     for name, of in ranks.items():

@@ -1,7 +1,7 @@
-"""Measures how fast GraphBolt, DGL's sampler, does what ``benchmarks/sampling.py`` measures, and LABOR.
+"""Measures GraphBolt, DGL's sampler, on the work of ``benchmarks/sampling.py``, and LABOR sampling.
 
-Run by an interpreter that has dgl and torch, on the dataset that ``benchmarks/prepare.py`` wrote: its arrays are plain
-``.npy`` files. Needs nothing of Hopstream; results go to standard output as JSON.
+Run it with an interpreter that has dgl and torch, on the dataset of ``benchmarks/prepare.py``, whose arrays are plain
+``.npy`` files. It does not need Hopstream; it prints results as JSON.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""Measures how fast graphlearn-torch, in its collocated mode, does what ``benchmarks/two_trainers.py`` measures.
+"""Measures graphlearn-torch, in its collocated mode, on the work of ``benchmarks/two_trainers.py``.
 
-Run by an interpreter that has graphlearn_torch, torch and torch_geometric, on the dataset of two parts that
-``benchmarks/prepare.py`` wrote: its arrays are plain ``.npy`` files. Needs nothing of Hopstream; results go to standard
-output as JSON. The library's ``torch_sparse`` makes CSC of lists of edges, and the arrays are CSC already: where it is
-not installed, an empty module stands in. The library draws with replacement, so a batch has about a tenth fewer edges.
+Run it with an interpreter that has graphlearn_torch, torch and torch_geometric, on the dataset of two parts of
+``benchmarks/prepare.py``, whose arrays are plain ``.npy`` files. It does not need Hopstream; it prints results as JSON.
+The library uses ``torch_sparse`` only to convert lists of edges to CSC, and these arrays are CSC already. So an empty
+module replaces ``torch_sparse`` if it is not installed. The library draws with replacement, so a batch has about a
+tenth fewer edges.
 """
 
 import argparse
@@ -40,7 +41,7 @@ WAIT_S = 600.0
 
 
 def load(folder: Path, rank: int) -> tuple[glt.distributed.DistDataset, torch.Tensor]:
-    """One part as the library keeps it in memory, and its seeds: rows have global ids, those of other parts none."""
+    """Load one part, with global ids and empty rows for other parts, and its seeds."""
     offsets = json.loads((folder / "manifest.json").read_text())["node_offsets"]["node"]
     first, stop, num_nodes = offsets[rank], offsets[rank + 1], offsets[-1]
     part = folder / f"part-{rank:05d}"
@@ -64,13 +65,13 @@ def load(folder: Path, rank: int) -> tuple[glt.distributed.DistDataset, torch.Te
 
 
 def endless(loader: glt.distributed.DistNeighborLoader) -> Iterator[Any]:
-    """Batches of one epoch after the other."""
+    """Yield the batches of one epoch after the other."""
     while True:
         yield from loader
 
 
 def train(options: argparse.Namespace, rank: int, port: int, barrier: Barrier, pipe: Connection) -> None:
-    """Take batches of one rank; send the moments at which each repetition began and ended."""
+    """Take batches of one rank; send the begin and end times of each repetition."""
     torch.set_num_threads(options.threads)
     glt.distributed.init_worker_group(NUM_TRAINERS, rank, "trainers")
     dataset, seeds = load(options.data / f"rmat-{options.scale}-{NUM_TRAINERS}", rank)

@@ -1,7 +1,7 @@
 """Public names of a package: loads each from its module on first use, by the stub ``__init__.pyi``.
 
-The stub is also what type checkers read, so a public name is written once. ``lazy_loader`` does the same, but refuses
-names from outside the package.
+Type checkers read the same stub, so each public name is written once. The ``lazy_loader`` package works alike, but
+refuses names from outside the package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Datasets on disk: prepares, changes, verifies, copies and reads them.
 
-``__init__.pyi`` lists them; each is loaded on first use.
+Each public name is loaded on first use; importing ``hopstream.dataset`` loads neither torch nor numba.
 """
 
 from hopstream.public import public_names

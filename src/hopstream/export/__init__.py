@@ -1,6 +1,6 @@
 """Export: writes sampled subgraphs and whole graphs as files for TF-GNN.
 
-``__init__.pyi`` lists them; each is loaded on first use.
+Each public name is loaded on first use; importing ``hopstream.export`` loads neither torch nor numba.
 """
 
 from hopstream.public import public_names

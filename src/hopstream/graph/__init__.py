@@ -1,6 +1,6 @@
 """Graphs in memory: reads, makes, converts and splits them.
 
-``__init__.pyi`` lists them; each is loaded on first use.
+Each public name is loaded on first use; importing ``hopstream.graph`` loads neither torch nor numba.
 """
 
 from hopstream.public import public_names

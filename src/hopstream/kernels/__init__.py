@@ -1,1 +1,1 @@
-"""Holds all loops over many nodes or edges, compiled by numba."""
+"""Kernels: all loops over many nodes or edges, compiled by numba."""

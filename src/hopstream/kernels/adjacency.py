@@ -1,26 +1,26 @@
-"""Groups edges by one of their ends, orders the edges of a row, and builds undirected graphs.
+"""Groups edges by one of their ends, sorts the edges of a row, and builds undirected graphs.
 
-[Algorithm] Nodes are cut into cells of as many nodes each, and ends of edges are counted per cell while edges are
-    taken. Neighbouring cells make a bucket that fits into a processor's cache. Both directions of every edge are dealt
-    out to buckets; each bucket is sorted by node and neighbour, a radix sort of few passes, and equal ones go.
-[Cost] Per edge 8 bytes read and 16 written for the buckets; all else is done in the cache. 8.4 M edges of 0.5 M nodes
-    on one thread: 0.25 s. In which order edges come to a bucket does not matter, so threads share blocks and buckets.
+[Algorithm] Undirected graphs: nodes are cut into cells of equal size, and edge ends are counted per cell while edges
+    are read. Adjacent cells make a bucket that fits into a processor's cache. Both directions of every edge are written
+    to buckets. A radix sort of few passes sorts each bucket by node and neighbour, and duplicates are removed.
+[Cost] Per edge 8 bytes read and 16 written for the buckets; the rest runs in the cache. 8.4 M edges of 0.5 M nodes on
+    one thread: 0.25 s. The order of edges in a bucket does not matter, so threads share blocks and buckets.
 [Not chosen] Two counting sorts over all nodes, first by node, then by transposing: every write misses the cache, 0.6 s.
     Sorting 64-bit pairs of both ends by comparing: 1.8 s.
 
-[Algorithm] Counting sort by the grouping end: one pass counts, one pass places. Edges of one node keep their original
-    order.
+[Algorithm] Grouping: counting sort by the grouping end; one pass counts, one pass places. Edges of one node keep their
+    original order.
 [Cost] Two sequential reads of the ends and one random write per edge.
 [Not chosen] ``numpy.argsort(kind="stable")``: 3 to 6 times slower on 64 M edges, and it needs an int64 copy of the
     order.
 
-[Algorithm] A stable merge sort of positions, from the bottom up, over runs of 16 that insertion makes; a row that is in
-    order already is passed over after one look. Running sums are added one after the other, in stored order.
+[Algorithm] Sorting rows: a stable bottom-up merge sort of positions, over runs of 16 sorted by insertion; a sorted row
+    is skipped after one pass. Running sums are added one by one, in stored order.
 [Cost] Sorting takes two comparisons per level and edge, reads values at random inside a row, and needs four bytes per
     edge of the largest row beside the result; sums take one sequential pass.
-[Not chosen] ``numpy.lexsort`` over (row, value): three int64 arrays as long as the edges, and a sort of all of them at
-    once, where rows are short. ``numpy.cumsum`` over all edges minus its value at each row's start: rounding of other
-    rows' weights would reach into a row, so sums would depend on which part the row is in.
+[Not chosen] ``numpy.lexsort`` over (row, value): three int64 arrays as long as the edges, and one sort of all edges,
+    though rows are short. ``numpy.cumsum`` over all edges minus its value at each row's start: rounding errors of other
+    rows would enter a row, so sums would depend on the part of the row.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def sum_rows(offsets: np.ndarray, weights: np.ndarray, sums: np.ndarray) -> None
     Args:
         offsets: int64[num_rows + 1], row ``r`` is ``[offsets[r], offsets[r + 1])``; from 0.
         weights: float64[num_edges].
-        sums: float64[num_edges], out: the weight of an edge and of those before it in its row; see ``add_weight``.
+        sums: float64[num_edges], out: sum of the weights of an edge and of earlier edges in its row; see
+            ``add_weight``.
     """
     for row in range(len(offsets) - 1):
         total = 0.0
@@ -131,8 +132,8 @@ def group_mapped(
 ) -> None:  # fmt: skip
     """Renumber edges and group them by the id of the owning end, in original order inside an id.
 
-    Doing both in one pass reads the keys in sequence. On 65 M edges of a graph with hubs it takes 1.5 s;
-    grouping first, and numpy's ``ids[keys[order]]`` then, take 3.6 s and 0.8 GB more.
+    One pass for both reads the keys sequentially. On 65 M edges of a graph with hubs it takes 1.5 s; grouping first and
+    then numpy's ``ids[keys[order]]`` take 3.6 s and 0.8 GB more.
 
     Args:
         own_keys: int64[num_edges], keys of the owning end.
@@ -152,22 +153,25 @@ def group_mapped(
 
 
 DIGIT_BITS = 11
-"""Bits that one pass sorts by, at most."""
+"""Most bits that one pass sorts by."""
 
 
 @kernel
 def take_ends(src: np.ndarray, dst: np.ndarray, src_first: np.int64, dst_first: np.int64, shift: np.int64,
               ends: np.ndarray, counts: np.ndarray) -> np.int64:  # fmt: skip
-    """Keep the edges whose ends differ, as positions, and count ends per cell; return how many are kept.
+    """Convert the ends of edges to positions without self-loops, and count ends per cell.
 
     Args:
         src: int64[n], the keys of sources.
         dst: int64[n], the keys of destinations.
         src_first: The position of the first node of the sources' type.
         dst_first: The position of the first node of the destinations' type.
-        shift: The cell of a position is the position shifted right by this.
-        ends: uint32[2, n], out; what lies behind the edges that are kept is not written.
-        counts: int64[num_cells], raised.
+        shift: The cell of a position is ``position >> shift``.
+        ends: uint32[2, n], out; columns after the kept edges are not written.
+        counts: int64[num_cells], added to.
+
+    Returns:
+        Number of kept edges.
     """
     cells_shift, src_base, dst_base = np.uint64(shift), np.uint64(src_first), np.uint64(dst_first)
     kept = np.uint64(0)
@@ -187,9 +191,9 @@ def count_buckets(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, coun
 
     Args:
         ends: uint32[2, n].
-        shift: As ``take_ends`` takes it.
+        shift: As for ``take_ends``.
         bucket_of: uint32[num_cells], the bucket of each cell.
-        counts: int64[num_buckets], raised.
+        counts: int64[num_buckets], added to.
     """
     cells_shift = np.uint64(shift)
     for i in range(ends.shape[1]):
@@ -199,13 +203,13 @@ def count_buckets(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, coun
 
 @kernel
 def deal_ends(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, cursor: np.ndarray, pairs: np.ndarray) -> None:
-    """Write both directions of every edge, ``position << 32 | neighbour``, where its bucket goes on.
+    """Append both directions of every edge, ``position << 32 | neighbour``, to their buckets.
 
     Args:
         ends: uint32[2, n].
-        shift: As ``take_ends`` takes it.
+        shift: As for ``take_ends``.
         bucket_of: uint32[num_cells], the bucket of each cell.
-        cursor: int64[num_buckets], where each bucket goes on; afterwards where it ends.
+        cursor: int64[num_buckets], in and out: the next free position of each bucket.
         pairs: uint64[num_ends], out.
     """
     cells_shift, half = np.uint64(shift), np.uint64(32)
@@ -222,18 +226,21 @@ def deal_ends(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, cursor: 
 @kernel
 def group_rows(pairs: np.ndarray, first: np.int64, low_bits: np.int64, digit_bits: np.int64, counts: np.ndarray,
                scratch: np.ndarray, degrees: np.ndarray, neighbors: np.ndarray) -> np.int64:  # fmt: skip
-    """Write the neighbours of a bucket's nodes, ascending and each once per node; return how many they are.
+    """Write the distinct neighbours of each node of a bucket, ascending.
 
     Args:
         pairs: uint64[n], ``position << 32 | neighbour`` in any order; overwritten.
         first: The first position of the bucket.
         low_bits: Bits of the largest neighbour.
         digit_bits: Bits that a pass sorts by.
-        counts: int64[num_passes, 2**digit_bits], overwritten; together, passes sort by all bits of ``position - first``
-            and of neighbours.
+        counts: int64[num_passes, 2**digit_bits], overwritten; the passes together must sort by all bits of
+            ``position - first`` and of neighbours.
         scratch: uint64[n], overwritten.
-        degrees: int64[num_nodes], zeros, from the bucket's first node on; out, how many neighbours each node has.
+        degrees: int64[num_nodes], in and out: zeros, then the number of neighbours of each node of the bucket.
         neighbors: uint32[n], out.
+
+    Returns:
+        Number of neighbours of all nodes.
     """
     num_passes, low, half, base = counts.shape[0], np.uint64(low_bits), np.uint64(32), np.uint64(first)
     low_mask, digit_mask = (np.uint64(1) << low) - np.uint64(1), (np.uint64(1) << np.uint64(digit_bits)) - np.uint64(1)

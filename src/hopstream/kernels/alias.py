@@ -1,18 +1,18 @@
 """Draws edges by weight in constant time per draw.
 
-[Algorithm] An alias table: every edge of a row has a place of equal chance, which it shares with one heavier edge. A
-    draw takes a place, and one more number tells which of the two. A draw of an edge that is not eligible, or without
-    replacement of one that is drawn already, is thrown away, which leaves the law of the others as it is: successive
-    sampling. After ``MAX_TURNS`` turns per edge wanted the caller draws what is missing otherwise.
+[Algorithm] An alias table: every edge of a row has a place of equal probability, which it shares with one heavier edge.
+    A draw takes a place, and a second random number chooses one of the two edges. A draw of an edge that is not
+    eligible is rejected, and so is a repeated draw without replacement. The distribution of the other draws does not
+    change: this is successive sampling. After ``MAX_TURNS`` turns per wanted edge the caller draws the rest otherwise.
     Source: Walker, "An efficient method for generating discrete random variables with general distributions", ACM
     TOMS 1977; Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 1991.
-[Cost] One cache miss per draw, whose address is known from the stream alone, so that it can be asked for some nodes
-    ahead. 8 bytes per edge on disk. Building: three passes over a row.
-[Not chosen] Binary search of running sums: a miss per halving of the row, one after the other. Thresholds as float64:
-    16 bytes per edge; 32 bits are off by less than 2**-32 of an average edge's chance.
+[Cost] One cache miss per draw; its address depends on the stream only, so it is prefetched some nodes ahead. 8 bytes
+    per edge on disk. Building: three passes over a row.
+[Not chosen] Binary search of running sums: dependent cache misses, one per halving of the row. Thresholds as float64:
+    16 bytes per edge; with 32 bits the error is below 2**-32 of an average edge's probability.
 
-An entry is ``threshold << 32 | alias``: with the chance ``threshold / 2**32`` the place is its own edge's, else that of
-the edge at position ``alias`` of the row. An edge without weight has threshold 0 and is nobody's alias.
+An entry is ``threshold << 32 | alias``: with probability ``threshold / 2**32`` a draw takes the place's own edge, else
+the edge at position ``alias`` of the row. An edge without weight has threshold 0 and is not an alias.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hopstream.kernels.smallest import drop_repeated, insert_position, sort_few
 
 ENTRY_BYTES = 8
 MAX_TURNS = 4
-"""Turns per edge wanted, before draws without replacement are given up."""
+"""Most turns per wanted edge."""
 HALF = np.uint64(32)
 ALIAS_MASK = np.uint64(0xFFFFFFFF)
 SCALE = 4294967296.0
@@ -58,7 +58,7 @@ def build_aliases(
             entries[start + i] = WEIGHTLESS
         if not total > 0.0:
             continue
-        # Light edges grow from the left of the stack, heavy ones from its right.
+        # Light edges are stacked from the left, heavy ones from the right.
         num_light = num_heavy = 0
         for i in range(degree):
             scaled[i] = weights[start + i] / total * degree
@@ -78,7 +78,7 @@ def build_aliases(
                 num_heavy -= 1
                 stack[num_light] = heavy
                 num_light += 1
-        # What rounding leaves on either side has a whole place, but for edges without weight.
+        # Edges that remain because of rounding get a whole place, except edges without weight.
         for k in range(num_light):
             light = stack[k]
             entries[start + light] = np.uint64(heaviest)
@@ -91,7 +91,7 @@ def build_aliases(
 
 @inlined
 def prefetch_entries(stream: np.uint64, base: int, start: int, degree: int, num_turns: int) -> None:
-    """Ask for the entries of a row's first turns; ``base`` is the address of the part's entries."""
+    """Prefetch the entries of a row's first turns; ``base`` is the address of the part's entries."""
     for turn in range(num_turns):
         place = high_product(mix64(stream + np.uint64(turn) * GOLDEN), np.uint64(degree))
         prefetch_address(base + (start + np.int64(place)) * ENTRY_BYTES)
@@ -99,10 +99,10 @@ def prefetch_entries(stream: np.uint64, base: int, start: int, degree: int, num_
 
 @inlined
 def pick(bits: np.uint64, entries: np.ndarray, start: int, degree: int) -> np.uint64:
-    """The position inside its row that a draw falls on; not below ``degree`` where no edge has weight."""
+    """Draw a position inside a row; it is ``degree`` or above if no edge has weight."""
     place = high_product(bits, np.uint64(degree))
     entry = entries[np.uint64(start) + place]
-    # The lower half of the product is the fraction of the place that the draw fell on.
+    # The lower half of the product is the position of the draw inside its place.
     rest = (bits * np.uint64(degree)) >> HALF
     # Chosen by arithmetic: a branch that goes either way is mispredicted half of the time.
     takes_alias = np.uint64(0) - np.uint64(rest >= (entry >> HALF))
@@ -114,23 +114,23 @@ def draw_alias(
     stream: np.uint64, entries: np.ndarray, start: int, num: int, degree: int, count: int, is_replacing: bool,
     positions: np.ndarray, first: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write the positions that one node draws.
+    """Draw the edges of one node and write their positions.
 
     Args:
         stream: uint64 of ``node_stream``.
         entries: uint64[edges], the alias tables of the part's rows.
         start: Position of the row's first edge.
-        num: Number of eligible edges, the first ones of the row; draws of others are thrown away too.
-        degree: Its number of edges.
-        count: How many to draw.
+        num: Number of eligible edges, the first ones of the row; draws of others are rejected.
+        degree: Number of edges of the row.
+        count: Number of edges to draw.
         is_replacing: Draw with replacement.
-        positions: int64[n], out: ``positions[first:first + drawn]``; in the order of the draws with replacement, else
-            in stored order.
-        first: See there.
+        positions: int64[n], out: ``positions[first:first + drawn]``; in the order of draws with replacement, else in
+            stored order.
+        first: See ``positions``.
 
     Returns:
-        drawn: How many were drawn; fewer than ``count`` where too many were thrown away, none where no edge has weight.
-        turns: How many turns of the stream that took.
+        drawn: Number of drawn edges; fewer than ``count`` after too many rejections, 0 if no edge has weight.
+        turns: Number of used turns of the stream.
     """
     drawn = 0
     turn = 0
@@ -140,7 +140,7 @@ def draw_alias(
         turn += 1
         if row_position >= np.uint64(degree):
             return 0, turn
-        # Written in any case, and kept where it is eligible: no branch to mispredict.
+        # Always written, and counted if eligible: no branch to mispredict.
         positions[np.uint64(first + drawn)] = start + np.int64(row_position)
         drawn += np.int64(row_position < np.uint64(num))
     if is_replacing:

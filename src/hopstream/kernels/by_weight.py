@@ -1,11 +1,11 @@
 """Draws each node's edges, uniformly or in proportion to their weights.
 
-[Algorithm] One node after the other: by its row's alias table where most of the row is eligible and few are drawn, else
-    by running sums (``weighted``). What a row begins with is asked for ``ROWS_AHEAD`` nodes ahead. A node whose draws
-    do not fit into the memory that is left ends the call: the caller grows it and goes on with that node.
-[Cost] That of ``alias`` and ``weighted``.
-[Not chosen] Memory for as many edges as could be drawn at most: all edges between some candidates are few, and the
-    edges of the nodes that are looked at many.
+[Algorithm] One node after the other: by the row's alias table if most of the row is eligible and few edges are drawn,
+    else by running sums (``weighted``). The beginning of a row is prefetched ``ROWS_AHEAD`` nodes ahead. A node whose
+    draws do not fit into the remaining memory ends the call: the caller grows it and resumes at that node.
+[Cost] The costs of ``alias`` and ``weighted``.
+[Not chosen] Memory for the largest possible number of draws: edges between given candidates are few, but the scanned
+    nodes have many edges.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ ALIAS_FACTOR = 2
 
 @inlined
 def uses_alias(num: int, row_degree: int, count: int, replaces: bool) -> bool:
-    """Whether a node draws by the alias table: most of its row is eligible, and few of many are drawn.
+    """Whether a node draws by the alias table: most edges are eligible, and few of many are drawn.
 
-    Without replacement every draw is compared with those before it, so there must be few.
+    Without replacement, every draw is compared with all earlier ones, so the draws must be few.
     """
     return count > 0 and row_degree <= ALIAS_FACTOR * num and (replaces or count <= min(FEW, (num - 1) // ALIAS_FACTOR))
 
@@ -56,7 +56,7 @@ def _draw_row(
     stream: np.uint64, entries: np.ndarray, sums: np.ndarray, weights: int, kind: int, start: int, num: int,
     row_degree: int, count: int, replaces: bool, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
-    """Draw by the row's alias table while that pays, and what is then missing by its running sums."""
+    """Draw by the row's alias table if suitable, and the rest by its running sums."""
     taken, turns = 0, 0
     if uses_alias(num, row_degree, count, replaces):
         taken, turns = draw_alias(stream, entries, start, num, row_degree, count, replaces, positions, first)
@@ -81,20 +81,20 @@ def draw_edges(
 
     Args:
         tables: The parts.
-        source: Their weights; None to draw uniformly. What is None is not compiled.
-        rule: Which neighbours are eligible; None for all.
-        draws: What is asked.
-        nodes: Of whom; their counts are written.
+        source: Their weights; None to draw uniformly. Code for a None argument is not compiled.
+        rule: Filter of eligible neighbours; None for all.
+        draws: Settings of the draws.
+        nodes: The nodes of the request; their counts are written.
         scratch: Memory for the edges of one node.
-        begin: The node to begin with; those before it are done.
-        positions: int64[capacity], out: positions drawn, node by node, in the part's ``indices``.
-        written: Where to begin in ``positions``.
+        begin: The node to begin with; earlier nodes are finished.
+        positions: int64[capacity], out: drawn positions in the part's ``indices``, node by node.
+        written: Length of ``positions`` in use.
 
     Returns:
-        done: Nodes done; fewer than n where memory is to be grown.
-        written: Where ``positions`` end.
-        num_positions: The capacity of ``positions`` that the next node needs, or 0.
-        num_scratch: The capacity of the scratch that it needs, or 0.
+        done: Finished nodes; fewer than n if memory must grow.
+        written: New length of ``positions`` in use.
+        num_positions: Capacity of ``positions`` that the next node needs, or 0.
+        num_scratch: Capacity of the scratch that the next node needs, or 0.
     """
     offsets, keys, indices = tables.offsets, tables.keys, tables.indices
     count, replaces = draws.count, draws.replaces
@@ -121,16 +121,16 @@ def draw_edges(
                 stream = stream_in_tree(stream, trees, ahead)
                 num_turns = count
                 if degrees[ahead] < row_degrees[ahead]:
-                    num_turns += (count + 1) >> 1  # draws of edges that are not eligible are thrown away
+                    num_turns += (count + 1) >> 1  # draws of edges that are not eligible are rejected
                 if not replaces:
-                    # So are those of edges drawn already, which are common in short rows.
+                    # Repeated draws, which are common in short rows, are rejected too.
                     num_turns += np.int64(row_degrees[ahead] < 16 * count) + np.int64(row_degrees[ahead] < 64 * count)
                 prefetch_entries(stream, source.aliases[part, 0], starts[ahead], row_degrees[ahead], num_turns)
             else:
                 row = source.sums[part, 0] + starts[ahead] * WEIGHT_BYTES
                 row_bytes = degrees[ahead] * WEIGHT_BYTES
                 prefetch_row(row, row_bytes)
-                # Searches begin at the sum of all weights and go on in the middle of the row.
+                # Searches read the last sum first, then the middle of the row.
                 for quarter in range(1, 4):
                     prefetch_address(row + (row_bytes >> 2) * quarter)
                 prefetch_address(row + row_bytes - WEIGHT_BYTES)

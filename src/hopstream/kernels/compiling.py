@@ -1,15 +1,14 @@
-"""Compiles kernels once per machine, and keeps them in a folder that all processes of a user share.
+"""Compiles kernels once per machine, and caches them in a folder that all processes of a user share.
 
-[Algorithm] A compiled kernel is kept under the digest of all source that it is made of: its own file and the kernel
-    files that this imports from, whose functions may be inlined. So code that is out of date is never loaded, and
-    checkouts and environments with the same source share it. A process that finds a kernel missing takes the lock of
-    that kernel, looks again, compiles and saves it; processes that start together so share the work and wait for
-    each other.
-[Cost] Reading and hashing the sources takes some milliseconds per process; a call of a compiled kernel costs nothing.
-[Not chosen] numba's own cache alone: it looks at a function's own file only, and processes that start together compile
-    the same side by side. One lock for all kernels: servers that start together could not share the work.
+[Algorithm] The cache key of a compiled kernel is a digest of its source: its own file and all kernel files that it
+    imports from, whose functions may be inlined. So stale code is never loaded, and checkouts and environments with the
+    same source share the cache. A process that lacks a kernel takes the kernel's lock, checks the cache again, compiles
+    and saves it. Processes that start together thus share the work.
+[Cost] Reading and hashing the sources takes some milliseconds per process; calls of compiled kernels have no overhead.
+[Not chosen] numba's own cache alone: its key covers a function's own file only, and processes that start together all
+    compile the same kernels. One lock for all kernels: servers that start together could not share the work.
 
-numba reads ``NUMBA_CACHE_DIR``, which puts the folder elsewhere.
+The environment variable ``NUMBA_CACHE_DIR`` moves the folder.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from numba.misc.appdirs import AppDirs
 
 LOG = logging.getLogger(__name__)
 LOCK_WAIT_S = 120.0
-"""How long another process may take to compile one kernel before this one does it too."""
+"""Longest wait for another process that compiles a kernel; then this process compiles it too."""
 LOCK_STEP_S = 0.02
 UNUSED_S = 90 * 24 * 3600.0
-"""Compiled kernels of other source are removed when nothing was added to them for so long."""
+"""Age of the last change after which folders of other source versions are removed."""
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first called, without the interpreter's lock, and keep it for later processes."""
+    """Compile a function on its first call, to run without the GIL, and cache it for later processes."""
     dispatcher = numba.njit(nogil=True)(function)
     dispatcher._cache = _SharedCache(function)
     return dispatcher
@@ -49,30 +48,30 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 class _Inlined(CPUDispatcher):  # type: ignore[misc]
     def __call__(self, *_: Any) -> Any:
-        """Refuse: numba would call code that is not there."""
+        """Raise ``TypeError``: the function has no wrapper that Python could call."""
         raise TypeError(f"{self.py_func.__name__} can only be called by compiled kernels")
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Make a function part of every kernel that calls it; Python cannot call it.
+    """Inline a function into every kernel that calls it; Python cannot call it.
 
-    LLVM inlines it. Where numba does (``inline="always"``) a first start compiles half as long again, because numba
+    LLVM inlines it. With numba's ``inline="always"`` the first start would compile 1.5 times as long, because numba
     infers the types of every copy.
     """
     dispatcher = numba.njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
-    if isinstance(dispatcher, CPUDispatcher):  # with NUMBA_DISABLE_JIT it is the function
+    if isinstance(dispatcher, CPUDispatcher):  # with NUMBA_DISABLE_JIT it is the plain function
         dispatcher.__class__ = _Inlined
     return dispatcher
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels."""
+    """Folder of compiled kernels."""
     return Path(config.CACHE_DIR or AppDirs(appname="hopstream", appauthor=False).user_cache_dir) / "kernels"
 
 
 @cache
 def source_digest(path: Path) -> str:
-    """Digest of a kernel file, of those that it imports from, this file included, and of what else changes the code."""
+    """Digest of a kernel file, all kernel files that it imports from, and the versions of the compiler."""
     source = path.read_bytes()
     names = re.findall(r"^from hopstream\.kernels\.(\w+) import", source.decode(), re.MULTILINE)
     others = [source_digest(path.with_name(f"{name}.py")) for name in names]
@@ -81,7 +80,7 @@ def source_digest(path: Path) -> str:
 
 
 class _Locator(caching._CacheLocator):  # type: ignore[misc]
-    """Finds the folder of a kernel file, which is another one for other source."""
+    """Finds the cache folder of a kernel file; each version of the source has its own."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
         self._py_file = py_file
@@ -96,13 +95,13 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        return ""  # the folder's name says it
+        return ""  # the folder's name has the digest
 
     def get_disambiguator(self) -> str:
         return self._name
 
     def ensure_cache_path(self) -> None:
-        """Make the folder; where it is new, remove those of the same file's earlier source that nobody uses."""
+        """Make the folder; if it is new, remove unused folders of other versions of the source."""
         if self._folder.is_dir():
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -112,19 +111,19 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
 
 
 class _CompiledCode(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    """Compiled code as numba writes it, where ``_Locator`` says."""
+    """Reads and writes compiled code as numba does, in the folder of ``_Locator``."""
 
     _locator_classes = (_Locator,)
 
 
 class _SharedCache(caching.FunctionCache):  # type: ignore[misc]
-    """The compiled versions of one kernel; numba calls it under its compiler's lock, one thread at a time."""
+    """Cache of one kernel's compiled versions; numba calls it under its compiler lock."""
 
     _impl_class = _CompiledCode
     _lock: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The kept version; None where there is none, and then the lock is held until it is saved or given up."""
+        """Load a version, or return None; the lock is then held until ``save_overload`` or ``give_up``."""
         found = self._load(sig, target_context)
         if found is None and self._is_locked():
             found = self._load(sig, target_context)  # another process may have compiled it meanwhile
@@ -138,7 +137,7 @@ class _SharedCache(caching.FunctionCache):  # type: ignore[misc]
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a version; where it cannot be written, each process compiles it anew."""
+        """Save a version; if the folder is not writable, each process compiles for itself."""
         try:
             super().save_overload(sig, data)
         except OSError as error:
@@ -147,13 +146,13 @@ class _SharedCache(caching.FunctionCache):  # type: ignore[misc]
             self.give_up()
 
     def give_up(self) -> None:
-        """Let others compile."""
+        """Release the lock, so that other processes can compile."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def _is_locked(self) -> bool:
-        """Take the lock; False where the folder cannot be written, or another process has not compiled in time."""
+        """Take the lock; return False if the folder is not writable or the lock was not free in time."""
         if self._lock is not None:
             return False
         with suppress(OSError):
@@ -176,16 +175,16 @@ class _SharedCache(caching.FunctionCache):  # type: ignore[misc]
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
-    """Logs one warning per process that kernels are compiled; numba calls it under its compiler's lock.
+    """Logs one warning per process when kernels are compiled; numba calls it under its compiler lock.
 
-    numba calls it for each function that it really compiles, and not for those that it loads from its cache.
+    numba calls it for each function that it compiles, not for functions loaded from the cache.
     """
 
     has_warned = False
     has_warned_unsaved = False
 
     def on_start(self, compiled: event.Event) -> None:
-        """A function is about to be compiled; the user's own are none of our business."""
+        """Warn before the first kernel is compiled; functions of the user are ignored."""
         if not self.has_warned and isinstance(compiled.data["dispatcher"]._cache, _SharedCache):
             self.has_warned = True
             LOG.warning(
@@ -194,13 +193,13 @@ class _Listener(event.Listener):  # type: ignore[misc]
             )
 
     def on_end(self, compiled: event.Event) -> None:
-        """A function was compiled, or could not be."""
+        """Release the lock if compiling failed."""
         dispatcher = compiled.data["dispatcher"]
         if tuple(compiled.data["args"]) not in dispatcher.overloads and isinstance(dispatcher._cache, _SharedCache):
             dispatcher._cache.give_up()
 
     def warn_unsaved(self, error: OSError) -> None:
-        """Log once that compiled kernels cannot be kept."""
+        """Log once that compiled kernels cannot be saved."""
         if not self.has_warned_unsaved:
             self.has_warned_unsaved = True
             LOG.warning("compiled kernels are not kept, so that every start compiles them: %s", error)

@@ -1,4 +1,4 @@
-"""Holds the records that drawing kernels are given, and finds the edges that may be drawn.
+"""Argument records of drawing kernels, and filters of the edges that may be drawn.
 
 [Algorithm] Three sets of open addressing with linear probing, built once per request: nodes that have excluded
     neighbours, pairs of such a node and a neighbour, and candidates, which are one number each, of trees too. A set is
@@ -13,12 +13,12 @@
     where it has 8 entries per member, in three times the memory.
 
 Every loop that draws by a strategy takes the same arguments, ``(tables, source, rule, draws, nodes, scratch, begin,
-positions, written)``, and is compiled for the types of its records. Where draws are uniform or by weight, ``rule`` may
-be None, and numba leaves out the code that would read it.
+positions, written)``, and is compiled for the types of its records. For draws uniformly or by weight, ``rule`` may be
+None; numba then leaves out the code that reads it.
 
 Inlined functions that are called under a condition take addresses, not arrays: numba counts references to an array at
 every such call, which made drawing 1.5 times as slow. For the same reason loops take arrays out of records before they
-begin, and hand views without an owner to the kernels of one node.
+begin, and pass views without an owner to the kernels of one node.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MAX_LINES = 4
 
 
 class AddressTables(NamedTuple):
-    """Address tables, int64[num_parts, 2], of one edge type and direction; zeros where a part is not here.
+    """Address tables, int64[num_parts, 2], of one edge type and direction; zeros for remote parts.
 
     Attributes:
-        offsets: int64[num_parts + 1], id ranges of the type of the nodes that are expanded.
-        keys: int64 keys of these nodes; a length of 0 means that id equals key.
+        offsets: int64[num_parts + 1], id ranges of the type of the expanded nodes.
+        keys: int64 keys of these nodes; a length of 0 means that ids equal keys.
         indptrs: int64 ``indptr``.
         indices: Neighbours.
-        item: uint32[0] or int64[0], of the dtype of ``indices``.
+        item: uint32[0] or int64[0], an array with the dtype of ``indices``.
         edge_offsets: int64[num_parts + 1], id ranges of the edges.
     """
 
@@ -60,7 +60,7 @@ class AddressTables(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Address tables of what draws by weight read; zeros where it is not there.
+    """Address tables for draws by weight; zeros for missing arrays.
 
     Attributes:
         sums: Running sums, float64.
@@ -78,14 +78,14 @@ class Weights(NamedTuple):
 
 
 class Variates(NamedTuple):
-    """What the common variates of a layer follow from.
+    """Seeds and keys that determine the common random variates of a layer.
 
     Attributes:
         keys: Address table of the neighbours' keys.
-        key_item: uint32[0] or int64[0], of their dtype.
+        key_item: uint32[0] or int64[0], an array with the dtype of the keys.
         first_seed: uint64.
         second_seed: uint64, the seed that variates move to.
-        share: How far they have moved, in [0, 1).
+        share: Progress from the first seed to the second, in [0, 1).
     """
 
     keys: np.ndarray
@@ -96,11 +96,11 @@ class Variates(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What is asked of every node.
+    """Settings of the draws of every node.
 
     Attributes:
         count: Neighbours per node; -1 means all.
-        replaces: Draw with replacement; False where ``count`` is -1.
+        replaces: Draw with replacement; False if ``count`` is -1.
         rng_seed: uint64, the seed of this batch and op.
     """
 
@@ -110,16 +110,16 @@ class Draws(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """The nodes of a request.
+    """Nodes of a request.
 
     Attributes:
         ids: int64[n], nodes to expand.
-        trees: int64[n], the tree in which each is expanded; or int64[0] for one tree.
-        parts: int32[n], the part of each.
-        starts: int64[n], position of its first eligible edge in the part's ``indices``.
-        degrees: int64[n], how many edges from there on are eligible, as far as times decide.
-        row_degrees: int64[n], its number of edges; only read by draws by weight.
-        counts: int32[n], neighbours that it draws; out of the loops that draw by a strategy.
+        trees: int64[n], the tree of each node; or int64[0] without trees.
+        parts: int32[n], the part of each node.
+        starts: int64[n], position of the node's first edge within its time limit, in the part's ``indices``.
+        degrees: int64[n], number of edges within the time limit.
+        row_degrees: int64[n], number of all edges; only draws by weight read it.
+        counts: int32[n], number of drawn neighbours; drawing kernels write it.
     """
 
     ids: np.ndarray
@@ -136,9 +136,9 @@ class Scratch(NamedTuple):
 
     Attributes:
         listed: int64[capacity], positions of eligible edges; 64 or more.
-        sums: float64[capacity] where weights count.
-        weights: float64[capacity] where weights count.
-        variates: uint64[capacity] where weights or variates count.
+        sums: float64[capacity] for draws by weight.
+        weights: float64[capacity] for draws by weight.
+        variates: uint64[capacity] for draws by weight or by variates.
     """
 
     listed: np.ndarray
@@ -149,27 +149,27 @@ class Scratch(NamedTuple):
 
 @inlined
 def view(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """The same array without an owner, which numba counts no references to."""
+    """View an array without an owner, so that numba counts no references."""
     return array_at(np.int64(array.ctypes.data), len(array), dtype)
 
 
 @inlined
 def prefetch_key(row: int, keys: int, num_keys: int) -> None:
-    """Ask for the key of a row of the part whose keys are at an address; with 0 keys, ids are keys."""
+    """Prefetch the key of a row; ``keys`` is the address of the part's keys, and with 0 keys ids are keys."""
     if num_keys > 0:
         prefetch_address(keys + row * INT64_BYTES)
 
 
 @inlined
 def prefetch_row(row: int, num_bytes: int) -> None:
-    """Ask for the first cache lines of a row."""
+    """Prefetch the first cache lines of a row."""
     for line in range(0, min(num_bytes, MAX_LINES * LINE_BYTES), LINE_BYTES):
         prefetch_address(row + line)
 
 
 @inlined
 def stream_of(identifier: int, row: int, keys: int, num_keys: int, rng_seed: np.uint64) -> np.uint64:
-    """The stream of draws of a node, which follows from its key; arguments as for ``prefetch_key``."""
+    """Stream of draws of a node, by its key; arguments as for ``prefetch_key``."""
     key = identifier
     if num_keys > 0:
         key = array_at(keys, num_keys, np.int64)[np.uint64(row)]
@@ -178,13 +178,13 @@ def stream_of(identifier: int, row: int, keys: int, num_keys: int, rng_seed: np.
 
 @inlined
 def stream_in_tree(stream: np.uint64, trees: np.ndarray, i: int) -> np.uint64:
-    """The stream of the ``i``-th node in its tree."""
+    """Stream of the ``i``-th node in its tree."""
     return tree_stream(stream, trees[i]) if len(trees) > 0 else stream
 
 
 @inlined
 def most_drawn(num: int, count: int, replaces: bool) -> int:
-    """How many a node draws of ``num`` edges at most."""
+    """Most edges that a node draws of ``num`` edges."""
     return count if count >= 0 and (replaces or count < num) else num
 
 
@@ -200,21 +200,20 @@ WORD_MASK = np.uint64(63)
 
 
 class Filter(NamedTuple):
-    """Which neighbours the nodes of a request may draw: addresses and lengths of sets, and their shifts.
+    """Filter of a request's neighbours: addresses and lengths of hash sets, and their shifts.
 
     Attributes:
         nodes: Set of nodes with excluded neighbours.
-        num_nodes: Its length; 0 where nothing is excluded.
+        num_nodes: Length of ``nodes``; 0 if nothing is excluded.
         node_shift: See ``set_shift``.
         pairs: Set of excluded pairs of a node and a neighbour.
-        num_pairs: How many pairs it has room for.
+        num_pairs: Capacity of ``pairs``.
         pair_shift: See ``set_shift``.
-        candidates: Set of the only neighbours that are eligible; with trees they are pairs,
-            ``tree << tree_shift | id``.
-        num_candidates: Its length; 0 where all are eligible.
+        candidates: Set of the eligible neighbours; with trees they are pairs, ``tree << tree_shift | id``.
+        num_candidates: Length of ``candidates``; 0 if all neighbours are eligible.
         candidate_shift: See ``set_shift``.
         sieve: Sieve of candidates.
-        num_words: Its length.
+        num_words: Length of ``sieve``.
         sieve_shift: See ``sieve_shift``.
         is_exact: The sieve has a bit for each id, and the set of candidates is one empty entry.
         tree_shift: Bits that ids have in candidates of trees.
@@ -237,13 +236,13 @@ class Filter(NamedTuple):
 
 
 class NodeFilter(NamedTuple):
-    """Which neighbours one node may draw.
+    """Filter of one node's neighbours.
 
     Attributes:
         sets: The request's filter.
         node: The node's id.
-        tree: What its candidates begin with: its tree, shifted to above ids; 0 where there is one tree.
-        has_excluded: It has excluded neighbours.
+        tree: ``tree << tree_shift``, the upper bits of its candidates; 0 without trees.
+        has_excluded: Whether the node has excluded neighbours.
     """
 
     sets: Filter
@@ -253,7 +252,7 @@ class NodeFilter(NamedTuple):
 
 
 class FilterSets(NamedTuple):
-    """The sets of a request; whoever holds them keeps the memory of its ``Filter``.
+    """Hash sets of a request. They own the memory of its ``Filter`` and must live as long.
 
     Attributes:
         nodes: int64, nodes with excluded neighbours; int64[0] for none.
@@ -270,7 +269,7 @@ class FilterSets(NamedTuple):
     is_exact: bool
 
     def to_filter(self, tree_shift: int) -> Filter:
-        """What kernels are given."""
+        """Make the argument of kernels."""
         num_pairs = len(self.pairs) >> 1
         return Filter(
             self.nodes.ctypes.data, len(self.nodes), _shift(len(self.nodes)),
@@ -281,7 +280,7 @@ class FilterSets(NamedTuple):
 
 
 def _shift(num_entries: int) -> np.uint64:
-    """As ``set_shift``, outside kernels."""
+    """Same as ``set_shift``, for Python."""
     return np.uint64(64 - max(0, num_entries.bit_length() - 1))
 
 
@@ -291,8 +290,8 @@ def filter_sets(
     """Build the sets of a request.
 
     Args:
-        excluded: Nodes and the neighbours that each may not draw, int64[m] both; None for none.
-        candidates: int64[c], the only neighbours that are eligible; None for all.
+        excluded: Nodes and excluded neighbours, int64[m] each; None for none.
+        candidates: int64[c], the eligible neighbours; None for all.
     """
     nodes = pairs = members = np.empty(0, np.int64)
     sieve, is_exact = np.empty(0, np.uint64), False
@@ -314,7 +313,7 @@ def filter_sets(
 
 
 def set_capacity(num_members: int) -> int:
-    """Entries of a set that will hold so many members."""
+    """Number of entries of a set for a number of members."""
     return max(MIN_CAPACITY, 1 << (2 * num_members - 1).bit_length())
 
 
@@ -324,7 +323,7 @@ def empty_set(num_entries: int) -> NDArray[np.int64]:
 
 
 def empty_sieve(num_entries: int) -> NDArray[np.uint64]:
-    """uint64[words] that nothing passes, for a set of so many entries."""
+    """uint64[words], a sieve that no id passes, for a set with ``num_entries`` entries."""
     return np.zeros(num_entries // ENTRIES_PER_WORD, np.uint64)
 
 
@@ -340,7 +339,7 @@ def set_shift(num_entries: int) -> np.uint64:
 
 @inlined
 def sieve_shift(num_words: int) -> np.uint64:
-    """64 minus log2 of the bits of a power of two of words."""
+    """64 minus log2 of the number of bits; ``num_words`` is a power of two."""
     return set_shift(num_words) - WORD_BITS
 
 
@@ -349,8 +348,8 @@ def has_id(table: int, num_entries: int, shift: np.uint64, identifier: int) -> b
     """Whether an id is in a set made by ``add_ids``.
 
     Args:
-        table: Address of the set: numba counts references to arrays that are handed on under a condition.
-        num_entries: Its length.
+        table: Address of the set; with an array, numba would count references.
+        num_entries: Length of the set.
         shift: ``set_shift(num_entries)``.
         identifier: The id.
     """
@@ -366,11 +365,11 @@ def has_id(table: int, num_entries: int, shift: np.uint64, identifier: int) -> b
 
 @inlined
 def passes(sieve: int, num_words: int, shift: np.uint64, identifier: int) -> bool:
-    """Whether an id may be in the set that a sieve was made for; all that are in it pass.
+    """Whether an id passes a sieve; all members of its set do, and few other ids.
 
     Args:
         sieve: Address of a sieve made by ``add_to_sieve``.
-        num_words: Its length.
+        num_words: Length of the sieve.
         shift: ``sieve_shift(num_words)``.
         identifier: The id.
     """
@@ -419,7 +418,7 @@ def add_ids(ids: np.ndarray, table: np.ndarray) -> None:
 
 @kernel
 def add_to_sieve(ids: np.ndarray, sieve: np.ndarray) -> None:
-    """Let ids pass a sieve.
+    """Add ids to a sieve.
 
     Args:
         ids: int64[n], 0 or above.
@@ -466,7 +465,7 @@ def add_pairs(nodes: np.ndarray, neighbors: np.ndarray, table: np.ndarray) -> No
 
 @inlined
 def node_filter(rule: Filter, node: int, trees: np.ndarray, i: int) -> NodeFilter:
-    """The filter of the ``i``-th node."""
+    """Make the filter of the ``i``-th node."""
     has_excluded = rule.num_nodes > 0 and has_id(rule.nodes, rule.num_nodes, rule.node_shift, node)
     return NodeFilter(rule, node, trees[i] << rule.tree_shift if len(trees) > 0 else 0, has_excluded)
 
@@ -498,20 +497,20 @@ def list_eligible(
     own: NodeFilter, indices: np.ndarray, start: int, num: int, drawn: np.ndarray, first: int, num_drawn: int,
     listed: np.ndarray,
 ) -> int:  # fmt: skip
-    """Write the positions of the edges that a node may draw, without those drawn already.
+    """Write the positions of the edges that a node may draw, without the edges drawn already.
 
     Args:
         own: The node's filter.
-        indices: uint32 or int64[edges], its part's.
-        start: Its first edge.
-        num: Its number of edges.
+        indices: uint32 or int64[edges], ``indices`` of its part.
+        start: Position of its first edge.
+        num: Number of its edges.
         drawn: int64[n]; ``drawn[first:first + num_drawn]`` are positions drawn already, ascending.
-        first: See there.
-        num_drawn: See there.
+        first: See ``drawn``.
+        num_drawn: See ``drawn``.
         listed: int64[capacity], out.
 
     Returns:
-        How many there are; -1 where they are more than the capacity.
+        Number of positions; -1 if they exceed the capacity.
     """
     size = 0
     behind = first
@@ -544,8 +543,8 @@ def count_eligible(tables: AddressTables, rule: Filter, nodes: Nodes, num_eligib
 
     Args:
         tables: The parts.
-        rule: Which neighbours are eligible.
-        nodes: Of whom.
+        rule: Filter of eligible neighbours.
+        nodes: The nodes of the request.
         num_eligible: int64[n], out.
     """
     indices, ids, trees, parts = tables.indices, nodes.ids, nodes.trees, nodes.parts

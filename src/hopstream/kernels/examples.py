@@ -1,20 +1,18 @@
-"""Writes many ``tf.Example`` messages at once, and finds and reads the features of one or many.
+"""Encodes and decodes many ``tf.Example`` messages at once.
 
-An ``Example`` is a map from names to lists: of float32, of int64 in seven-bit groups (varints), or of bytes. Every
-message in it is preceded by its own size, so sizes are worked out for all messages first, and then all bytes are
-written once, in their places.
+An ``Example`` is a map from names to lists: of float32, of int64 as varints (seven bits per byte), or of bytes. Every
+nested message is preceded by its size. So all sizes are computed first, then all bytes are written once.
 
-[Algorithm] One kernel per kind of list writes one feature into all messages of a batch. Finding walks over one message
-    as far as it is written in the usual way; what is not (a list in two pieces, unknown fields) is left to protobuf.
-[Cost] Floats and strings are copied; integers take a step per seven bits. Some 5 GB/s of floats per core.
+[Algorithm] Writing: one kernel per kind of list writes one feature into all messages of a batch. Finding: one pass over
+    a message in the usual encoding; other encodings (a list in two pieces, unknown fields) are left to protobuf.
+[Cost] Floats and strings are copied; integers take a step per seven bits. About 5 GB/s of floats per core.
 [Not chosen] protobuf's own classes: a Python call per list, and a Python object per string and number.
 
-[Algorithm] Names are looked up in all messages in one pass: messages hold them in one order as a rule, so the name that
-    follows the last one found is tried first, and others by halving. Then one kernel per name and kind of list copies
-    or decodes the values of all messages to where they belong. Messages that are written in another way than ours are
-    left to protobuf.
-[Cost] Per name and message some tens of nanoseconds, and then floats at the speed of copying, integers at some 2 ns per
-    value of one byte.
+[Algorithm] Reading: names are looked up in all messages in one pass. Messages mostly have the same order of names, so
+    the name after the last match is tried first, and others by binary search. Then one kernel per name and kind of list
+    copies or decodes the values of all messages to their destinations. Other encodings are left to protobuf.
+[Cost] Some tens of nanoseconds per name and message; floats at the speed of copying, integers at about 2 ns per value
+    of one byte.
 [Not chosen] One message at a time: a dozen Python calls per name and message, 0.1 to 0.3 ms for a small subgraph.
 """
 
@@ -29,12 +27,12 @@ MESSAGE, VALUE, PACKED = 0x0A, 0x12, 0x0A
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 0x0A, 0x12, 0x1A
 """Tags of the kinds of list in a ``Feature``."""
 UNUSUAL = -1
-"""Written in another way than ours; protobuf reads it, or says what is wrong with it."""
+"""Result for a message in another encoding; protobuf must read it, or reports the error in it."""
 
 
 @inlined
 def varint_length(value: int) -> int:
-    """Bytes of a number in seven-bit groups; ten where it is negative."""
+    """Number of bytes of a varint; ten for negative numbers."""
     rest = np.uint64(value)
     length = 1
     while rest >= np.uint64(128):
@@ -56,7 +54,7 @@ def _put_varint(out: np.ndarray, at: int, value: int) -> int:
 
 @kernel
 def int_list_sizes(values: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> None:
-    """Bytes of the packed integers of each list.
+    """Compute the bytes of the packed integers of each list.
 
     Args:
         values: int64[num_values].
@@ -72,7 +70,7 @@ def int_list_sizes(values: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -
 
 @kernel
 def string_list_sizes(value_offsets: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> None:
-    """Bytes of the strings of each list with their tags and sizes.
+    """Compute the bytes of the strings of each list, with their tags and sizes.
 
     Args:
         value_offsets: int64[num_values + 1], where each string begins.
@@ -89,12 +87,12 @@ def string_list_sizes(value_offsets: np.ndarray, offsets: np.ndarray, sizes: np.
 
 @kernel
 def add_entry_sizes(payload_sizes: np.ndarray, is_packed: bool, num_key_bytes: int, totals: np.ndarray) -> None:
-    """Add what an entry of the map takes in each message, with its tag and size.
+    """Add the bytes of one map entry in each message, with its tag and size.
 
     Args:
         payload_sizes: int64[num_messages], bytes of the packed values, or of the strings with their tags.
-        is_packed: Values are packed, so that the list has a tag and a size of its own where it is not empty.
-        num_key_bytes: Of the name.
+        is_packed: Values are packed; a list that is not empty then has a tag and a size of its own.
+        num_key_bytes: Bytes of the name.
         totals: int64[num_messages], added to.
     """
     key_size = 1 + varint_length(num_key_bytes) + num_key_bytes
@@ -117,7 +115,7 @@ def _sizes(payload: int, is_packed: bool, key_size: int) -> tuple[int, int, int]
 def _put_head(
     out: np.ndarray, at: int, key: np.ndarray, kind: int, payload: int, is_packed: bool, key_size: int
 ) -> int:
-    """Everything of an entry that comes before its values."""
+    """Write the part of an entry before its values; return the position after it."""
     inner, feature, entry = _sizes(payload, is_packed, key_size)
     out[at] = MESSAGE
     at = _put_varint(out, at + 1, entry)
@@ -141,10 +139,10 @@ def begin_examples(starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, place
     """Write the tag and the size of the map of each message.
 
     Args:
-        starts: int64[num_messages], where each message begins in ``out``.
+        starts: int64[num_messages], position of each message in ``out``.
         sizes: int64[num_messages], bytes of its map.
         out: uint8[...].
-        places: int64[num_messages], out: where its entries begin.
+        places: int64[num_messages], out: position of its first entry.
     """
     for i in range(len(starts)):
         out[starts[i]] = MESSAGE
@@ -157,7 +155,7 @@ def put_floats(out: np.ndarray, places: np.ndarray, key: np.ndarray, data: np.nd
 
     Args:
         out: uint8[...].
-        places: int64[num_messages], where the entry begins; moved behind it.
+        places: int64[num_messages], in and out: position of the entry, then the position after it.
         key: uint8[...], the name.
         data: uint8[4 * num_values], the bytes of float32 in little endian order.
         offsets: int64[num_messages + 1], in values.
@@ -178,7 +176,7 @@ def put_ints(
 
     Args:
         out: uint8[...].
-        places: int64[num_messages], where the entry begins; moved behind it.
+        places: int64[num_messages], in and out: position of the entry, then the position after it.
         key: uint8[...], the name.
         values: int64[num_values].
         offsets: int64[num_messages + 1].
@@ -201,7 +199,7 @@ def put_strings(
 
     Args:
         out: uint8[...].
-        places: int64[num_messages], where the entry begins; moved behind it.
+        places: int64[num_messages], in and out: position of the entry, then the position after it.
         key: uint8[...], the name.
         data: uint8[...], the strings, one after the other.
         value_offsets: int64[num_values + 1], where each string begins.
@@ -222,7 +220,7 @@ def put_strings(
 
 @inlined
 def _varint(data: np.ndarray, at: int, end: int) -> tuple[np.int64, np.int64]:
-    """A number and the place behind it; ``UNUSUAL`` as the place where it does not end before ``end``."""
+    """Decode a varint; return it and the position after it, ``UNUSUAL`` if it does not end in time."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < np.uint64(64):
         byte = np.uint64(data[at])
@@ -236,7 +234,7 @@ def _varint(data: np.ndarray, at: int, end: int) -> tuple[np.int64, np.int64]:
 
 @inlined
 def _message(data: np.ndarray, at: int, end: int, tag: int) -> tuple[np.int64, np.int64]:
-    """Where a message begins and ends that a tag announces; ``UNUSUAL`` as its begin where there is none."""
+    """Find the begin and the end of a message with a tag; the begin is ``UNUSUAL`` if there is none."""
     if at >= end or data[at] != tag:
         return np.int64(UNUSUAL), np.int64(0)
     size, begin = _varint(data, at + 1, end)
@@ -251,13 +249,13 @@ def find_features(data: np.ndarray, start: int, end: int, found: np.ndarray) -> 
 
     Args:
         data: uint8[...].
-        start: Where the message begins.
-        end: Where it ends.
-        found: int64[room, 5], out: begin and end of the name, the kind's tag (0: none), begin and end of the list. For
-            lists of numbers begin and end are those of the packed values.
+        start: First byte of the message.
+        end: One past its last byte.
+        found: int64[room, 5], out: begin and end of the name, the tag of the kind (0: none), begin and end of the list;
+            for lists of numbers, of the packed values.
 
     Returns:
-        How many there are, which may be more than there is room for; ``UNUSUAL`` where protobuf must read the message.
+        Number of features, perhaps more than ``room``; ``UNUSUAL`` if protobuf must read the message.
     """
     if start == end:
         return 0
@@ -295,12 +293,12 @@ def find_features(data: np.ndarray, start: int, end: int, found: np.ndarray) -> 
 
 
 MISSING = -1
-"""Instead of a kind of list: the message has no feature of this name."""
+"""Kind of a feature that a message does not have."""
 
 
 @inlined
 def _compare(data: np.ndarray, start: int, length: int, keys: np.ndarray, at: int, key_length: int) -> np.int64:
-    """Whether a name comes before a key (below 0), is the key (0), or comes behind it, by their bytes."""
+    """Compare a name with a key by bytes: below 0 if it is smaller, 0 if equal, else above 0."""
     for b in range(min(length, key_length)):
         if data[start + b] != keys[at + b]:
             return np.int64(data[start + b]) - np.int64(keys[at + b])
@@ -315,17 +313,17 @@ def locate_lists(
     """Find the lists of some names in each message.
 
     Args:
-        data: uint8[...], which holds the messages.
-        bounds: int64[num_messages, 2], begin and end of each.
-        keys: uint8[...], the names, one after the other, ascending.
+        data: uint8[...], the messages.
+        bounds: int64[num_messages, 2], begin and end of each message.
+        keys: uint8[...], the names, concatenated, ascending.
         key_offsets: int64[num_names + 1].
         entries: int64[room, 5], scratch.
-        found: int64[num_names, num_messages, 3], out: kind (``MISSING`` where it is not there, 0 where it has no list),
-            begin and end of the values. Where a message names a feature twice, the last counts.
-        num_others: int64[num_messages], out: features of other names; ``UNUSUAL`` where protobuf must read the message.
+        found: int64[num_names, num_messages, 3], out: kind (``MISSING`` without the feature, 0 without a list), begin
+            and end of the values. If a message has a feature twice, the last one counts.
+        num_others: int64[num_messages], out: features with other names; ``UNUSUAL`` if protobuf must read the message.
 
     Returns:
-        The most features that a message has; with more than there is room for, nothing else is meant to be used.
+        Largest number of features in a message. If it exceeds ``room``, the results must not be used.
     """
     num_names = len(key_offsets) - 1
     most = 0
@@ -363,8 +361,8 @@ def count_values(data: np.ndarray, found: np.ndarray, counts: np.ndarray, num_by
     Args:
         data: uint8[...].
         found: int64[num_names, num_messages, 3], from ``locate_lists``.
-        counts: int64[num_names, num_messages], out; ``UNUSUAL`` where protobuf must read the message.
-        num_bytes: int64[num_names, num_messages], out: of all strings together.
+        counts: int64[num_names, num_messages], out; ``UNUSUAL`` if protobuf must read the message.
+        num_bytes: int64[num_names, num_messages], out: bytes of all strings together.
     """
     for k in range(len(found)):
         for m in range(found.shape[1]):
@@ -415,7 +413,7 @@ def read_int_lists(data: np.ndarray, found: np.ndarray, offsets: np.ndarray, out
         out: int64[num_values], out.
 
     Returns:
-        The first message with a number of more than ten bytes, or ``UNUSUAL`` where there is none.
+        The first message with a number of more than ten bytes, or ``UNUSUAL`` if there is none.
     """
     for m in range(len(found)):
         at, end = found[m, 1], found[m, 2]

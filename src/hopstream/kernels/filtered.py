@@ -1,12 +1,12 @@
-"""Draws edges where some neighbours are excluded or only some are candidates, uniformly or by weight.
+"""Draws eligible edges uniformly or by weight, where neighbours are excluded or only candidates count.
 
-[Algorithm] The eligible edges are listed and drawn from like a row of their own. Hubs are spared the list: few draws of
-    a long row with excluded neighbours (``skips``) are made from the whole row, in rounds of as many as are still
-    missing. A draw of an excluded edge, or without replacement of one already drawn, is thrown
-    away, which leaves the law of the others as it is. After ``MAX_ROUNDS`` the rest is drawn from a list after all.
-[Cost] O(degree) probes of sets in the second cache; O(count) where rows are skipped or walked along.
+[Algorithm] The eligible edges are listed, and the list is drawn from like a row. Hubs need no list: few draws of a long
+    row with excluded neighbours (``skips``) come from the whole row, in rounds of as many draws as are missing. Draws
+    of excluded edges are rejected, and so are repeated draws without replacement; the distribution of the others does
+    not change. After ``MAX_ROUNDS`` the rest is drawn from a list.
+[Cost] O(degree) probes of sets in the L2 cache; O(count) for draws from the whole row.
 [Not chosen] Listing always: every batch of links excludes edges of hubs, and hubs would be scanned in every batch.
-    Drawing ``count`` and as many more as are excluded: parallel edges make that number unknown.
+    Drawing more than ``count`` by the number of excluded edges: parallel edges make that number unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_ROUNDS = 8
 
 @inlined
 def skips(num: int, count: int, has_candidates: bool) -> bool:
-    """Whether a node's draws are made from its whole row, and those of excluded edges thrown away."""
+    """Whether a node draws from its whole row and rejects excluded edges."""
     return not has_candidates and num > SCANNED and 0 <= count <= FEW
 
 
@@ -43,15 +43,15 @@ def sum_listed(
     sums: np.ndarray, weights: int, kind: int, start: int, listed: np.ndarray, num_listed: int,
     listed_weights: np.ndarray, out: np.ndarray,
 ) -> None:  # fmt: skip
-    """Write the weights of some edges of a row, and the running sums of these alone.
+    """Write the weights of listed edges of a row, and their running sums.
 
     Args:
         sums: float64[edges], running sums of the part.
         weights: As for ``draw_weighted``.
-        kind: As there.
-        start: First edge of the row.
+        kind: As for ``draw_weighted``.
+        start: Position of the row's first edge.
         listed: int64[num_listed or more], positions of the edges, ascending.
-        num_listed: See there.
+        num_listed: Length of the list.
         listed_weights: float64[num_listed or more], out.
         out: float64[num_listed or more], out.
     """
@@ -75,15 +75,15 @@ def draw_listed(
         sums: float64[num_listed or more], running sums of the listed edges' weights; None to draw uniformly.
         weights: Address of the listed edges' weights, float64.
         num_listed: Length of the list.
-        count: How many to draw; -1 means all.
-        replaces: Draw with replacement; False where ``count`` is -1.
+        count: Number of edges to draw; -1 means all.
+        replaces: Draw with replacement; False if ``count`` is -1.
         listed: int64[num_listed or more], positions of the edges.
         variates: As for ``draw_weighted``.
         positions: int64[n], out: ``positions[first:first + drawn]``.
-        first: See there.
+        first: See ``positions``.
 
     Returns:
-        How many were drawn.
+        Number of drawn edges.
     """
     if num_listed == 0:
         return 0
@@ -106,25 +106,25 @@ def draw_skipping(
     own: NodeFilter, stream: np.uint64, indices: np.ndarray, base: int, sums: np.ndarray | None, start: int, num: int,
     count: int, replaces: bool, tried: np.ndarray, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Draw from a whole row and throw away what may not be drawn, for so many rounds at most.
+    """Draw from a whole row and reject edges that are not eligible, for at most ``MAX_ROUNDS`` rounds.
 
     Args:
         own: The node's filter.
         stream: Its stream of draws.
-        indices: uint32 or int64[edges], its part's.
+        indices: uint32 or int64[edges], ``indices`` of its part.
         base: Address of ``indices``.
         sums: float64[edges], running sums of the part; None to draw uniformly.
-        start: The node's first edge.
-        num: Its number of edges.
-        count: How many to draw.
+        start: Position of the node's first edge.
+        num: Number of its edges.
+        count: Number of edges to draw.
         replaces: Draw with replacement.
         tried: int64[count or more], scratch.
         variates: As for ``draw_weighted``.
         positions: int64[n], out: ``positions[first:first + drawn]``; ascending without replacement.
-        first: See there.
+        first: See ``positions``.
 
     Returns:
-        How many were drawn, and how many turns of the stream that took.
+        Number of drawn edges, and number of used turns of the stream.
     """
     taken = turns = ZERO
     for _ in range(MAX_ROUNDS):
@@ -165,23 +165,23 @@ def draw_eligible(
     Args:
         own: The node's filter.
         stream: Its stream of draws.
-        indices: uint32 or int64[edges], its part's.
+        indices: uint32 or int64[edges], ``indices`` of its part.
         base: Address of ``indices``.
         sums: float64[edges], running sums of the part; None to draw uniformly.
         weights: As for ``draw_weighted``.
-        kind: As there.
-        start: The node's first edge.
-        num: Its number of edges.
-        count: How many to draw; -1 means all.
-        replaces: Draw with replacement; False where ``count`` is -1.
+        kind: As for ``draw_weighted``.
+        start: Position of the node's first edge.
+        num: Number of its edges.
+        count: Number of edges to draw; -1 means all.
+        replaces: Draw with replacement; False if ``count`` is -1.
         scratch: Memory for its edges.
         positions: int64[n], out: ``positions[first:first + taken]``.
-        first: See there.
+        first: See ``positions``.
 
     Returns:
-        taken: How many were drawn; -1 where memory is to be grown.
-        num_positions: The capacity of ``positions`` that is needed, or 0.
-        num_scratch: The capacity of the scratch that is needed, or 0.
+        taken: Number of drawn edges; -1 if memory must grow.
+        num_positions: Required capacity of ``positions``, or 0.
+        num_scratch: Required capacity of the scratch, or 0.
     """
     listed, variates = scratch.listed, scratch.variates
     is_skipping = skips(num, count, own.sets.num_candidates > 0)

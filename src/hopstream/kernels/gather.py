@@ -1,21 +1,21 @@
-"""Collects rows of columns from the parts that hold them, and moves rows between sets of parts.
+"""Gathers rows of columns from parts, and moves rows between sets of parts.
 
-[Algorithm] ``gather_rows`` finds where a row lies, prefetches its first two cache lines, and copies it by ``memcpy``
-    some rows later; the hardware prefetches the rest. Rows shorter than a cache line are copied as words (8, 4, 2 or 1
-    bytes, the largest that divides a row), which costs less than a call. Of a dataset of one part, ids are checked
-    first, by vector instructions, and rows of one word are found ``WORDS_AT_ONCE`` at once, then read.
-[Cost] The bytes of the rows, read once and written once: 1.0 to 1.1 times ``numpy.take`` from one part. Words that no
-    cache holds cost a third less where the system caches their file in large pages, which saves translating addresses.
-[Not chosen] ``numpy.take``: one part only, and it holds the interpreter lock for small items. Files of edge keys in 32
-    bits: a quarter less time for keys, which is 2 to 4 % of a batch with features, for a second format.
+[Algorithm] ``gather_rows`` finds the address of a row, prefetches its first two cache lines, and copies it by
+    ``memcpy`` some rows later; the hardware prefetches the rest. Rows shorter than a cache line are copied as words (8,
+    4, 2 or 1 bytes, the largest that divides a row), which costs less than a call. For a dataset of one part, ids are
+    checked first, by vector instructions; rows of one word are located in blocks of ``WORDS_AT_ONCE``, then read.
+[Cost] The bytes of the rows, read once and written once: 1.0 to 1.1 times ``numpy.take`` from one part. Uncached words
+    cost a third less if Linux caches their file in large pages, which saves address translation.
+[Not chosen] ``numpy.take``: one part only, and it holds the GIL for small items. Files of edge keys in 32 bits: a
+    quarter less time for keys, which is 2 to 4 % of a batch with features, for a second format.
 
-[Algorithm] Rows are copied word by word, in the order in which they were read, to places that are known ahead.
-[Cost] Each row is read once and written once, wherever it goes.
+[Algorithm] ``scatter_rows`` copies rows word by word, in the order of the input, to known destinations.
+[Cost] Each row is read once and written once.
 
-[Algorithm] Rows are copied as words, in the order in which they are written, from wherever they lie in what was read.
-[Cost] Each item is read once and written once. Rows of one part ascend in what was read, so reads are as many
-    sequential streams as there are old parts.
-[Not chosen] Sorting items by their new place: it needs a place for each item, and the order of rows says the same.
+[Algorithm] ``move_rows`` copies rows as words, in the order of the output.
+[Cost] Each item is read once and written once. Rows of one old part ascend in the input, so there is one sequential
+    stream of reads per old part.
+[Not chosen] Sorting items by destination: it needs a destination per item, where the order of rows is enough.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from hopstream.kernels.memory import array_at, copy_bytes, find_part, prefetch_a
 def scatter_rows(
     offsets: np.ndarray, starts: np.ndarray, begin: int, end: int, width: int, values: np.ndarray, out: np.ndarray
 ) -> None:
-    """Copy the rows that belong into a stretch of elements; others are passed over.
+    """Copy the rows with destinations in a range of elements; skip other rows.
 
     Args:
-        offsets: int64[num_rows + 1], where the elements of each row begin in ``values``.
-        starts: int64[num_rows], where they belong.
-        begin: The first element of the stretch, where a row begins.
-        end: One past its last, where a row ends.
+        offsets: int64[num_rows + 1], position of each row's first element in ``values``.
+        starts: int64[num_rows], destination of each row's first element.
+        begin: First element of the range, where a row begins.
+        end: One past its last element, where a row ends.
         width: Words per element.
-        values: words[offsets[-1] * width], what was read.
-        out: words[(end - begin) * width], out: the stretch.
+        values: words[offsets[-1] * width], the input.
+        out: words[(end - begin) * width], out: the range.
     """
     for i in range(len(starts)):
         if starts[i] < begin or starts[i] >= end:
@@ -56,14 +56,14 @@ def scatter_rows(
 def move_rows(
     order: np.ndarray, starts: np.ndarray, counts: np.ndarray, width: int, values: np.ndarray, out: np.ndarray
 ) -> None:
-    """Copy rows one after the other.
+    """Copy rows in a given order, one after the other.
 
     Args:
-        order: int64[n], which row comes when.
+        order: int64[n], row numbers in output order.
         starts: int64[n], the first item of each row.
-        counts: int64[n], the items of each row.
+        counts: int64[n], the number of items of each row.
         width: Words per item.
-        values: words[m], what was read.
+        values: words[m], the input.
         out: words[sum(counts) * width], out.
     """
     place = np.uint64(0)
@@ -97,13 +97,13 @@ LINE_BYTES = 64
 
 
 def word_dtype(row_bytes: int) -> np.dtype[Any]:
-    """The widest unsigned integer whose size divides a row, so that kernels copy rows of any dtype."""
+    """Widest unsigned integer whose size divides a row; kernels copy rows of any dtype as such words."""
     return np.dtype(f"uint{8 * next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)}")
 
 
 @inlined
 def _check_rows(ids: np.ndarray, offsets: np.ndarray, num_rows: int) -> None:
-    """Refuse ids that are no rows of the only part; several are compared at once, because no loop ends early."""
+    """Raise ``IndexError`` for ids outside the only part; the loop has no exit and is vectorised."""
     highest = np.uint64(0)
     for i in range(len(ids)):
         row = np.uint64(ids[np.uint64(i)] - offsets[0])  # a negative row is a high one
@@ -118,7 +118,7 @@ def _gather_words(ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out
     num_ids, item_bytes = len(ids), out.itemsize
     _check_rows(ids, offsets, columns[0, 1])
     sources = np.empty(WORDS_AT_ONCE + WORDS_AHEAD, np.int64)
-    sources[:] = columns[0, 0]  # what is asked for behind the last word
+    sources[:] = columns[0, 0]  # a valid address to prefetch behind the last word
     for first in range(0, num_ids, WORDS_AT_ONCE):
         num_words = min(num_ids - first, WORDS_AT_ONCE)
         for i in range(num_words):
@@ -148,17 +148,18 @@ def _gather_lines(ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out
 def gather_rows(
     ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: np.ndarray, positions: np.ndarray
 ) -> None:
-    """Copy row ``ids[i]`` to ``out[positions[i]]``, or to ``out[i]`` where ``positions`` is empty.
+    """Copy row ``ids[i]`` to ``out[positions[i]]``, or to ``out[i]`` if ``positions`` is empty.
 
     Args:
         ids: int64[n].
         offsets: int64[num_parts + 1], id ranges.
         columns: int64[num_parts, 2], address table of the parts' columns as flat arrays of words.
-        out: words[m, row words], each row in one piece.
+        out: words[m, row words], with contiguous rows.
         positions: int64[n] or int64[0].
 
     Raises:
-        IndexError: A row lies outside its part, or a position outside ``out``; rows before it may be written.
+        IndexError: A row lies outside its part, a position lies outside ``out``, or shapes do not match. Earlier rows
+            may be written.
     """
     num_ids, width = len(ids), out.shape[1]
     if width == 0:
@@ -210,7 +211,7 @@ def gather_ranges(
     ids: np.ndarray, offsets: np.ndarray, row_offsets: np.ndarray, values: np.ndarray, width: int,
     parts: np.ndarray, starts: np.ndarray, lengths: np.ndarray,
 ) -> int:  # fmt: skip
-    """Find where each ragged row lies.
+    """Find the part and the range of each ragged row.
 
     Args:
         ids: int64[n].
@@ -223,8 +224,7 @@ def gather_ranges(
         lengths: int64[n], out: number of elements.
 
     Returns:
-        The sum of ``lengths``; or ``-1 - i`` where row ``ids[i]`` lies outside its part's values, as it does in a
-        damaged file.
+        The sum of ``lengths``; or ``-1 - i`` if row ``ids[i]`` lies outside its part's values, as in a damaged file.
     """
     total = 0
     for i in range(len(ids)):
@@ -244,7 +244,7 @@ def gather_ranges(
 def gather_elements(
     values: np.ndarray, parts: np.ndarray, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray
 ) -> None:
-    """Copy the elements of ragged rows one after the other; the ranges come from ``gather_ranges``.
+    """Copy the elements of ragged rows one after the other, by the ranges of ``gather_ranges``.
 
     Args:
         values: int64[num_parts, 2], address table of the parts' values as flat arrays of words.

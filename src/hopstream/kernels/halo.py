@@ -1,15 +1,15 @@
-"""Finds the nodes around a part, how likely each is sampled, and the place of an id in a halo.
+"""Finds the nodes around a part, their probabilities of being sampled, and positions of ids in a halo.
 
-[Algorithm] Sets of nodes are bitmaps of one bit per node, one hop after the other. Chances of being sampled spread
-    along edges as products of chances of not being sampled (Kaler et al., "Communication-Efficient Graph Neural
-    Networks with Probabilistic Neighborhood Expansion Analysis and Caching", MLSys 2023). The likeliest rows that fit
-    a budget are found by their bits, 16 at a time, in four passes. An id is found among the
-    ascending ids of a halo in two steps: a directory says where ids of the same leading bits are, about one of them,
-    and a binary search goes on from there.
-[Cost] Marking and spreading: one random access per edge. Finding: two cache misses per id, whatever the halo's size.
-[Not chosen] A table of all nodes, which takes the memory of the graph where a halo takes that of a part. A hash table:
-    as fast, and it would have to be built and kept beside the ids, which are there. Sorting nodes by chance: it took
-    70 bytes per node of other parts, and forty times as long (8 million nodes, 1.2 s against 0.03 s).
+[Algorithm] Sets of nodes are bitmaps of one bit per node, one hop after the other. Probabilities of being sampled
+    spread along edges as products of probabilities of not being sampled (Kaler et al., "Communication-Efficient Graph
+    Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching", MLSys 2023). A radix selection by
+    16 bits in four passes finds the likeliest rows that fit a budget. An id is found among the ascending ids of a halo
+    in two steps: a directory gives the range of ids with the same leading bits, about one id, and a binary search
+    continues in the range.
+[Cost] Marking and spreading: one random access per edge. Finding: two cache misses per id for any size of halo.
+[Not chosen] A table of all nodes: its memory grows with the graph, a halo's with the part. A hash table: as fast, but
+    it must be built and stored besides the ids. Sorting nodes by probability: it took 70 bytes per node of other parts,
+    and forty times as long (8 million nodes, 1.2 s against 0.03 s).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def mark_neighbors(
         marks: uint64[ceil(num_others / 64)], in and out: a bit per node of that type.
 
     Returns:
-        0; or ``-1 - i`` where the row of ``ids[i]``, or a neighbour in it, lies outside its range.
+        0; or ``-1 - i`` if the row of ``ids[i]``, or a neighbour in it, lies outside its range.
     """
     for i in range(len(ids)):
         part = find_part(offsets, ids[i])
@@ -59,7 +59,7 @@ def mark_neighbors(
 
 @kernel
 def count_marks(marks: np.ndarray) -> int:
-    """How many bits are set in uint64[n]."""
+    """Count the set bits of uint64[n]."""
     count = 0
     for i in range(len(marks)):
         word = marks[i]
@@ -71,15 +71,15 @@ def count_marks(marks: np.ndarray) -> int:
 
 @kernel
 def list_marks(marks: np.ndarray, first_word: int, out: np.ndarray) -> tuple[int, int]:
-    """Write the numbers of the bits that are set from a word on, ascending, while those of another word fit.
+    """Write the numbers of set bits from a word on, ascending, until ``out`` may not hold another word's.
 
     Args:
         marks: uint64[n].
-        first_word: Where to begin.
-        out: int64[m], of 64 at least, out.
+        first_word: The word to begin with.
+        out: int64[m], out; m is 64 or more.
 
     Returns:
-        The word to go on with, n where all are written, and how many were written.
+        The next word, n at the end, and how many numbers were written.
     """
     written, word = 0, first_word
     while word < len(marks) and written + WORD_BITS <= len(out):
@@ -109,23 +109,23 @@ def clear_range(marks: np.ndarray, first: int, stop: int) -> None:
 
 @kernel
 def mark_ids(ids: np.ndarray, marks: np.ndarray) -> None:
-    """Set the bits of int64[n] in uint64[m]."""
+    """Set the bits with the numbers int64[n] in uint64[m]."""
     for i in range(len(ids)):
         marks[np.uint64(ids[i] >> 6)] |= np.uint64(1) << np.uint64(ids[i] & 63)
 
 
 @kernel
 def weigh_chances(bits: np.ndarray, prefix: int, shift: int, row_bytes: np.ndarray, totals: np.ndarray) -> None:
-    """Add up the bytes of rows by 16 bits of their chances, of those rows whose chances begin with the bits ``prefix``.
+    """Sum the bytes of rows by 16 bits of their probabilities, for rows with the bits ``prefix``.
 
-    Positive numbers have the order of their bits, so totals of the leading 16 bits, then of the next ones, lead to the
-    chance up to which rows fit.
+    Positive floats have the order of their bits. So totals by the leading 16 bits, then by the next ones, lead to the
+    smallest probability whose rows fit the budget.
 
     Args:
-        bits: uint64[n], chances as bits; rows of chance 0 do not count.
-        prefix: What ``bits >> (shift + 16)`` must be.
+        bits: uint64[n], bits of the probabilities; rows of probability 0 do not count.
+        prefix: Required value of ``bits >> (shift + 16)``.
         shift: 48, 32, 16 or 0.
-        row_bytes: int64[n], or int64[1] where all are alike.
+        row_bytes: int64[n], or int64[1] for all rows.
         totals: int64[65536], added to.
     """
     step = 1 if len(row_bytes) > 1 else 0
@@ -138,12 +138,12 @@ def weigh_chances(bits: np.ndarray, prefix: int, shift: int, row_bytes: np.ndarr
 
 @kernel
 def mark_above(bits: np.ndarray, first_id: int, threshold: int, marks: np.ndarray) -> None:
-    """Set the bit of each node whose chance, as bits, is larger.
+    """Set the bit of each node whose probability exceeds a threshold.
 
     Args:
-        bits: uint64[n], chances of the nodes ``first_id``, ``first_id + 1`` and so on.
+        bits: uint64[n], bits of the probabilities of the nodes ``first_id``, ``first_id + 1`` and so on.
         first_id: See ``bits``.
-        threshold: What they must exceed.
+        threshold: Bits of the threshold.
         marks: uint64[ceil(num_nodes / 64)], in and out.
     """
     least = np.uint64(threshold)
@@ -157,17 +157,17 @@ def mark_above(bits: np.ndarray, first_id: int, threshold: int, marks: np.ndarra
 def spread_chances(
     indptr: np.ndarray, indices: np.ndarray, chances: np.ndarray, fanout: int, misses: np.ndarray
 ) -> int:
-    """Multiply each neighbour's chance of not being drawn by that of not being drawn from each of some nodes.
+    """Update the probabilities that neighbours are not sampled, for the draws of given nodes.
 
     Args:
         indptr: int64[n + 1].
         indices: uint32 or int64[edges], the neighbours.
-        chances: float64[n], the chance that each node is expanded.
+        chances: float64[n], the probability that each node is expanded.
         fanout: Neighbours that a node draws; -1 is all.
-        misses: float64[num_others], in and out.
+        misses: float64[num_others], in and out: the probability that each neighbour is not sampled.
 
     Returns:
-        0; or ``-1 - row`` where a row, or a neighbour in it, lies outside its range.
+        0; or ``-1 - row`` if a row, or a neighbour in it, lies outside its range.
     """
     num_others = len(misses)
     for row in range(len(chances)):
@@ -188,7 +188,7 @@ def spread_chances(
 
 @inlined
 def _last_not_above(values: np.ndarray, first: int, stop: int, wanted: int) -> int:
-    """The last position in ``[first, stop)`` of a value that is no larger; ``first - 1`` where all are."""
+    """Find the last position in ``[first, stop)`` with a value up to ``wanted``, or ``first - 1``."""
     while first < stop:
         middle = (first + stop) >> 1
         if values[np.uint64(middle)] <= wanted:
@@ -203,17 +203,18 @@ def find_rows(
     ids: np.ndarray, offsets: np.ndarray, is_here: np.ndarray, halo_ids: np.ndarray, starts: np.ndarray, shift: int,
     first_row: int, rows: np.ndarray,
 ) -> None:  # fmt: skip
-    """Find ids of parts that are not here among those of a halo; others are left as they are.
+    """Find ids of parts that are not local among the ids of a halo.
 
     Args:
         ids: int64[n], in ``[0, offsets[-1])``.
         offsets: int64[num_parts + 1], id ranges.
-        is_here: bool[num_parts].
+        is_here: bool[num_parts], whether a part is local.
         halo_ids: int64[h], ascending.
-        starts: int64[num_entries + 1], where in ``halo_ids`` the ids with ``id >> shift == entry`` start.
+        starts: int64[num_entries + 1], position in ``halo_ids`` of the first id with ``id >> shift == entry``.
         shift: See ``starts``.
-        first_row: What the rows of this halo start with.
-        rows: int64[n], in and out: ``first_row`` plus the position in ``halo_ids``. Only negative ones are looked at.
+        first_row: Number of the halo's first row.
+        rows: int64[n], in and out: ``first_row`` plus the position in ``halo_ids`` for ids that are found. Entries of 0
+            or above are not changed.
     """
     for i in range(len(ids)):
         if rows[i] >= 0 or is_here[find_part(offsets, ids[i])]:
@@ -229,17 +230,17 @@ def find_edge_rows(
     edge_ids: np.ndarray, offsets: np.ndarray, is_here: np.ndarray, edge_starts: np.ndarray, indptr: np.ndarray,
     first_edge: int, rows: np.ndarray,
 ) -> None:  # fmt: skip
-    """Find ids of edges of parts that are not here among the edges of a halo; others are left as they are.
+    """Find edge ids of parts that are not local among the edges of a halo.
 
     Args:
         edge_ids: int64[n], in ``[0, offsets[-1])``.
         offsets: int64[num_parts + 1], id ranges of edges.
-        is_here: bool[num_parts].
+        is_here: bool[num_parts], whether a part is local.
         edge_starts: int64[h], ascending: the id of the first edge of each row of the halo.
         indptr: int64[h + 1] of the halo.
-        first_edge: What the edges of this halo start with.
-        rows: int64[n], in and out: ``first_edge`` plus the position among the halo's edges. Only negative ones are
-            looked at.
+        first_edge: Number of the halo's first edge.
+        rows: int64[n], in and out: ``first_edge`` plus the position among the halo's edges for ids that are found.
+            Entries of 0 or above are not changed.
     """
     num_rows = len(edge_starts)
     for i in range(len(edge_ids)):
@@ -249,7 +250,7 @@ def find_edge_rows(
         if row < 0:
             continue
         at = indptr[np.uint64(row)] + edge_ids[i] - edge_starts[np.uint64(row)]
-        if 0 <= at < min(indptr[np.uint64(row + 1)], indptr[num_rows]):  # whatever a damaged file says
+        if 0 <= at < min(indptr[np.uint64(row + 1)], indptr[num_rows]):  # also in a damaged file
             rows[i] = first_edge + at
 
 
@@ -258,10 +259,10 @@ def number_edges(
     rows: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, edge_starts: np.ndarray, counts: np.ndarray,
     edge_ids: np.ndarray,
 ) -> None:  # fmt: skip
-    """Turn positions in the edges of halos into the ids of the edges.
+    """Convert positions among the edges of halos to edge ids.
 
     Args:
-        rows: int64[n], rows of nodes that were expanded, over all halos.
+        rows: int64[n], rows of expanded nodes, over all halos.
         offsets: int64[num_halos + 1], ranges of rows.
         indptrs: int64[num_halos, 2], address table of int64 ``indptr`` arrays.
         edge_starts: int64[num_halos, 2], address table: the id of the first edge of each row.
@@ -285,15 +286,15 @@ def split_replicated(
     ids: np.ndarray, offsets: np.ndarray, rows: np.ndarray, part_starts: np.ndarray, positions: np.ndarray,
     sorted_ids: np.ndarray,
 ) -> None:  # fmt: skip
-    """Sort ids by the part that owns them, as ``split_by_part``, and those that a halo has to the end.
+    """Sort ids by the part that owns them, as ``split_by_part`` does; ids in a halo come last.
 
     Args:
         ids: int64[n], in ``[0, offsets[-1])``.
         offsets: int64[num_parts + 1], id ranges.
         rows: int64[n], the row in a halo, or negative.
-        part_starts: int64[num_parts + 2], out: as of ``split_by_part``; the halo counts as one more part.
-        positions: int64[n], out: where each id was.
-        sorted_ids: int64[n], out: ``ids[positions]``; for those of a halo, ``rows[positions]``.
+        part_starts: int64[num_parts + 2], out: as for ``split_by_part``; the halo counts as one more part.
+        positions: int64[n], out: original position of each id.
+        sorted_ids: int64[n], out: ``ids[positions]``; for ids in a halo, ``rows[positions]``.
     """
     num_parts = len(offsets) - 1
     part_starts[:] = 0

@@ -1,15 +1,15 @@
-"""Makes every random bit, and finds positions of shuffled orders without storing them.
+"""Random numbers by hashing, and shuffled orders that are computed without being stored.
 
 [Algorithm] SplitMix64's finalizer over a counter, and 128-bit multiplication to bring 64 bits into a range.
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; Lemire, "Fast random
     integer generation in an interval", 2019 (without rejection: the bias is below range / 2**64).
 [Cost] About 5 cycles per draw; no state, so any thread, process or machine computes the same draw.
-[Not chosen] A generator object per thread: its draws would depend on which thread ran what before.
+[Not chosen] A generator object per thread: its draws would depend on the earlier work of the thread.
 
 [Algorithm] A Feistel network over the smallest even number of bits that can hold ``n`` values is a permutation of those
-    values whatever its round function; values outside ``[0, n)`` are sent through again until they fall inside (cycle
-    walking), which leaves a permutation of ``[0, n)``. Eight rounds, because small orders have few bits per half and
-    must still look uniform. Rounds add instead of xor: xor makes even permutations only, and walking then prefers some
+    values for any round function. Cycle walking applies it again to values outside ``[0, n)`` until they fall inside,
+    which gives a permutation of ``[0, n)``. Eight rounds, because small orders have few bits per half and must still
+    look uniform. Rounds add instead of xor: xor makes even permutations only, and cycle walking then prefers some
     orders (10 % too often for n = 5).
     Source: Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
 [Cost] O(1) memory; 8 to 32 hashes per index, about 0.1 ms per thousand indices at worst.
@@ -56,19 +56,19 @@ def mix64(value: np.uint64) -> np.uint64:
 
 @inlined
 def node_stream(rng_seed: np.uint64, key: np.int64) -> np.uint64:
-    """The start of a node's own stream of draws under one seed."""
+    """Start of a node's stream of draws for one rng seed."""
     return mix64(np.uint64(rng_seed) ^ mix64(np.uint64(key) + GOLDEN))
 
 
 @inlined
 def tree_stream(stream: np.uint64, tree: np.int64) -> np.uint64:
-    """The start of a node's stream of draws in one tree, from its stream under the seed."""
+    """Start of a node's stream of draws in one tree, from its stream for the rng seed."""
     return node_stream(stream, tree)
 
 
 @inlined
 def draw_below(stream: np.uint64, turn: np.uint64, bound: np.uint64) -> np.uint64:
-    """The draw of one turn, uniform in ``[0, bound)``."""
+    """Draw of one turn, uniform in ``[0, bound)``."""
     return high_product(mix64(stream + np.uint64(turn) * GOLDEN), np.uint64(bound))
 
 
@@ -96,7 +96,7 @@ ROUNDS = 8
 
 @kernel
 def permute_range(start: np.int64, num_positions: np.int64, order_seed: np.uint64, out: np.ndarray) -> None:
-    """Write the images of ``start, start + 1, …`` under the permutation of ``[0, num_positions)`` that a seed names.
+    """Write the images of ``start, start + 1, …`` under a seeded permutation of ``[0, num_positions)``.
 
     Args:
         start: First index; ``start + len(out) <= num_positions``.

@@ -1,13 +1,13 @@
 """Draws the heaviest of each node's eligible edges.
 
-[Algorithm] The positions of a row by weight are stored, so they are walked from the heaviest on until enough are
-    eligible. Where times leave few edges of a row, most steps of the walk are in vain: it stops after as many as
-    selecting costs, and the heaviest are selected from the eligible edges alone, by a heap of ``count``.
-[Cost] O(count) where all edges are eligible, and about ``count * degree / num`` where some are and weights do not go by
-    time; never more than O(num * log(count)), nor than O(degree).
-[Not chosen] Selecting by differences of running sums: rounding makes equal weights differ, and the order of equal
-    weights is that of the stored edges. Selecting always: a hub of which half is eligible has its heaviest after a few
-    steps. A stored rank per edge: 4 bytes for what the weights themselves tell.
+[Algorithm] The dataset stores the positions of a row by weight; a walk visits them from the heaviest on until enough
+    are eligible. If few edges of a row are within the time limit, most steps find nothing. So the walk stops after as
+    many steps as a selection costs; a heap of ``count`` then selects the heaviest of the eligible edges.
+[Cost] O(count) if all edges are eligible; about ``count * degree / num`` if some are and weights do not depend on time;
+    never more than O(num * log(count)), nor than O(degree).
+[Not chosen] Selecting by differences of running sums: rounding makes equal weights differ, and equal weights must keep
+    the stored order. Selecting always: if half of a hub is eligible, the walk ends after a few steps. A stored rank per
+    edge: 4 bytes for information that the weights have.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WEIGHT_BYTES = 8
 
 @inlined
 def num_ranks(num: int, degree: int, count: int, kind: int) -> int:
-    """How far to walk a row of ``degree`` edges for ``count`` of its first ``num``, before selecting costs less."""
+    """Most steps of the walk: beyond them, selecting ``count`` of the first ``num`` edges costs less."""
     if kind < 0:
         return degree
     steps = num
@@ -58,23 +58,23 @@ def take_heaviest(
     own: NodeFilter, indices: np.ndarray, order: np.ndarray, sums: np.ndarray, start: int, num: int,
     degree: int, ranks: int, count: int, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
-    """Write the positions of a row's heaviest eligible edges, heaviest first; never those without weight.
+    """Write the positions of a row's heaviest eligible edges, heaviest first, without edges of weight 0.
 
     Args:
         own: The node's filter.
-        indices: uint32 or int64[edges], its part's.
+        indices: uint32 or int64[edges], ``indices`` of its part.
         order: uint32[edges], positions inside the row, heaviest first and equal weights in stored order.
         sums: float64[edges], running sums as for ``draw_weighted``.
         start: Position of the row's first edge.
-        num: Number of edges that are there at the node's time, the first ones of the row.
+        num: Number of edges within the node's time limit, the first ones of the row.
         degree: Number of edges of the row.
-        ranks: How far to walk, ``degree`` at most.
-        count: The most to take; -1 means all that have weight.
+        ranks: Most steps of the walk, at most ``degree``.
+        count: Most edges to take; -1 means all with weight.
         positions: int64[n], out: ``positions[first:first + taken]``.
-        first: See there.
+        first: See ``positions``.
 
     Returns:
-        How many were taken; ``TOO_FAR`` where the walk ended before that was known.
+        Number of edges taken; ``TOO_FAR`` if the walk ended too early to know it.
     """
     limit = num if count < 0 or count > num else count
     taken = 0
@@ -90,7 +90,7 @@ def take_heaviest(
         taken += 1
     if taken < limit and ranks < degree:
         return TOO_FAR
-    # Edges without weight come last, and mostly there are none: one look tells.
+    # Edges without weight come last; mostly there are none, which one test shows.
     if taken > 0 and weight_at(sums, start, positions[np.uint64(first + taken - 1)]) > 0.0:
         return taken
     low = 0
@@ -108,29 +108,29 @@ def select_heaviest(
     own: NodeFilter, indices: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
-    """As ``take_heaviest``, from the eligible edges alone.
+    """Same as ``take_heaviest``, by a selection from the edges within the time limit.
 
     Args:
-        own: As there.
-        indices: As there.
+        own: As for ``take_heaviest``.
+        indices: As for ``take_heaviest``.
         weights: Address of the part's weights.
         kind: ``weight_kind`` of their dtype; not ``UNREADABLE``.
-        start: As there.
-        num: As there.
-        count: The most to take, 1 or more.
+        start: As for ``take_heaviest``.
+        num: As for ``take_heaviest``.
+        count: Most edges to take, 1 or more.
         variates: uint64[count] or more, scratch.
-        positions: As there.
-        first: As there.
+        positions: As for ``take_heaviest``.
+        first: As for ``take_heaviest``.
 
     Returns:
-        How many were taken.
+        Number of edges taken.
     """
     size = ZERO
     for position in range(start, start + num):
         weight = stored_weight(weights, kind, position)
         if not weight > 0.0:
             continue
-        # The heaviest come first, as the smallest variates do.
+        # Complemented, because ``offer`` keeps the smallest variates.
         variate = ~ordered_bits(weight)
         if size == count and variate >= variates[0]:
             continue
@@ -145,7 +145,7 @@ def draw_heaviest(
     tables: AddressTables, source: Weights, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Draw each node's edges; arguments and answer as for ``draw_edges``."""
+    """Draw each node's edges; arguments and results as for ``draw_edges``."""
     sums, orders, weights, kind = source.sums, source.orders, source.weights, source.kind
     indices, count = tables.indices, draws.count
     ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
@@ -158,7 +158,7 @@ def draw_heaviest(
             part = np.int64(parts[ahead])
             prefetch_row(orders[part, 0] + starts[ahead] * ORDER_BYTES, degrees[ahead] * ORDER_BYTES)
         if i + WEIGHTS_AHEAD < num_ids:
-            # Whether the last edge that is wanted has weight tells whether all have.
+            # ``take_heaviest`` reads the running sum of the last wanted edge: if that edge has weight, all have.
             ahead = i + WEIGHTS_AHEAD
             part = np.int64(parts[ahead])
             rank = degrees[ahead] - 1 if count < 0 else min(count, degrees[ahead]) - 1

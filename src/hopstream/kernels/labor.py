@@ -1,20 +1,20 @@
-"""Draws neighbours by variates that all nodes of a layer share.
+"""Draws neighbours by random variates that all nodes of a layer share (LABOR sampling).
 
 [Algorithm] Layer-neighbour sampling with a fixed number of neighbours: a neighbour has one variate, a hash of the seed
-    and of its key, and every node takes the neighbours of the smallest variates. Nodes with common neighbours so agree
-    on them, and a batch has fewer nodes for the same number of edges. Between two seeds a variate moves along a quarter
-    circle: with u1 and u2 of the seeds, z = cos(pi s / 2) Q(u1) + sin(pi s / 2) Q(u2) is standard normal for every
-    share s, Q being the normal quantile; as only order matters, z itself is compared and never made uniform again.
-    The lowest bits are a hash of the edge's place in its row, so that parallel edges, which share the rest, are taken
-    evenly; two neighbours that share all other bits are as rare as 2**-36.
+    and of its key, and every node takes the neighbours with the smallest variates. Nodes with common neighbours thus
+    choose the same ones, and a batch has fewer nodes for the same number of edges. Between two seeds a variate moves
+    along a quarter circle: with u1 and u2 of the seeds, z = cos(pi s / 2) Q(u1) + sin(pi s / 2) Q(u2) is standard
+    normal for every share s, with the normal quantile Q. Only the order matters, so z itself is compared.
+    The lowest bits are a hash of the edge's place in its row, so that parallel edges, which share the other bits, are
+    taken evenly; the probability that two neighbours share all other bits is about 2**-36.
     Source: Balin, Catalyurek, "Layer-Neighbor Sampling", NeurIPS 2023, section 3.2 and its appendix on a fixed number
     of neighbours; the quarter circle is that of GraphBolt's ``batch_dependency``.
     Long rows without filter and share are hashed in blocks. A block is searched only if its smallest hash is below the
-    largest variate that is kept.
-[Cost] One hash per eligible edge, two and two quantiles where the share is above 0; see ``smallest``. In blocks 1.5 ns
-    per edge instead of 12.
-[Not chosen] The paper's LABOR-0, which includes each neighbour independently where its variate is below a node's own
-    bound: the number of neighbours then varies. Linear interpolation of u1 and u2: it is not uniform in between.
+    largest kept variate.
+[Cost] One hash per eligible edge; two hashes and two quantiles if the share is above 0; see ``smallest``. In blocks 1.5
+    ns per edge instead of 12.
+[Not chosen] The paper's LABOR-0, which includes each neighbour independently if its variate is below a bound of the
+    node: the number of neighbours then varies. Linear interpolation of u1 and u2: it is not uniform in between.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from hopstream.kernels.reals import normal_quantile, open_fraction, ordered_bits
 from hopstream.kernels.smallest import offer, sort_positions
 
 BLOCK = 64
-"""Edges that are hashed at once, by vector instructions where the processor has them."""
+"""Edges per block, hashed by vector instructions if the processor has them."""
 PLACE_MASK = np.uint64(0xFFFF)
-"""Bits of a variate that tell parallel edges apart."""
+"""Bits of a variate that distinguish parallel edges."""
 
 
 @inlined
 def labor_variate(
     key: np.int64, place: int, first_seed: np.uint64, second_seed: np.uint64, cosine: float, sine: float
 ) -> np.uint64:
-    """The variate of a neighbour's edge, as 64 bits in its order.
+    """Variate of a neighbour's edge, as 64 bits with the order of the variate.
 
     Args:
-        key: The neighbour's.
-        place: The edge's place in its row, which is the same wherever the row is stored.
+        key: Key of the neighbour.
+        place: Position of the edge in its row; it does not depend on the part.
         first_seed: As in ``take_smallest``.
-        second_seed: As there.
-        cosine: Of the share, see ``quarter_turn``.
-        sine: Likewise.
+        second_seed: As in ``take_smallest``.
+        cosine: Cosine of the share, see ``quarter_turn``.
+        sine: Sine of the share.
     """
     bits = node_stream(first_seed, key)
     own = mix64(bits + np.uint64(place) * GOLDEN) & PLACE_MASK
@@ -75,7 +75,7 @@ def _take_from_blocks(
     keys: np.ndarray, start: int, num: int, count: int, seed: np.uint64, variates: np.ndarray, positions: np.ndarray,
     first: int,
 ) -> int:  # fmt: skip
-    """``take_smallest`` of a long row without filter, and with one seed."""
+    """``take_smallest`` for a long row without filter and with one seed."""
     hashes = np.empty(BLOCK, np.uint64)
     size = ZERO
     for block in range(0, num, BLOCK):
@@ -104,24 +104,24 @@ def take_smallest(
     own: NodeFilter, indices: np.ndarray, keys: np.ndarray, start: int, num: int, count: int, first_seed: np.uint64,
     second_seed: np.uint64, share: float, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
-    """Write the positions of the ``count`` eligible edges of smallest variates, in stored order.
+    """Write the positions of the ``count`` eligible edges with the smallest variates, in stored order.
 
     Args:
         own: The node's filter.
-        indices: uint32 or int64[edges], its part's.
+        indices: uint32 or int64[edges], ``indices`` of its part.
         keys: uint32 or int64[edges], neighbours' keys.
         start: Position of the node's first edge.
-        num: Its number of edges.
-        count: The most to take.
+        num: Number of its edges.
+        count: Most edges to take.
         first_seed: uint64, seed of the variates.
-        second_seed: uint64, seed that they move to; not looked at where ``share`` is 0.
-        share: How far they have moved, in [0, 1).
-        variates: uint64[count] or more, scratch where ``count`` is below ``num``.
+        second_seed: uint64, seed that they move to; ignored if ``share`` is 0.
+        share: Progress from the first seed to the second, in [0, 1).
+        variates: uint64[count] or more, scratch; used if ``count`` is below ``num``.
         positions: int64[n], out: ``positions[first:first + taken]``.
-        first: See there.
+        first: See ``positions``.
 
     Returns:
-        How many were taken.
+        Number of edges taken.
     """
     cosine, sine = quarter_turn(share)
     takes_all = count >= num
@@ -149,7 +149,7 @@ def draw_by_variates(
     tables: AddressTables, source: Variates, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Draw each node's edges; arguments and answer as for ``draw_edges``, with a count of 0 or more."""
+    """Draw each node's edges; arguments and results as for ``draw_edges``, with a count of 0 or more."""
     keys, key_item = source.keys, source.key_item
     first_seed, second_seed, share = source.first_seed, source.second_seed, source.share
     indices, count = tables.indices, draws.count

@@ -1,4 +1,4 @@
-"""Looks up rows: the newest row of an appended part's node, the edge between two nodes, ids of parts that are here.
+"""Lookups of rows: newest rows of nodes in appended parts, edges between two nodes, and local ids.
 
 [Algorithm] A bit for each node says whether it has a newer row, and beside each word of 64 bits stands how many nodes
     have one before it. So the rank of the node among these is known from one place, and its newest row is the entry of
@@ -269,7 +269,7 @@ def find_edges(
         index: Of their long rows.
         nodes: The nodes, with ranges of ``edge_ranges``.
         neighbor_ids: int64[n].
-        edge_ids: int64[n], out: the edge's id, or -1 where there is none.
+        edge_ids: int64[n], out: the edge's id, or -1 if there is none.
     """
     indices, edge_offsets = tables.indices, tables.edge_offsets
     parts, starts, degrees = nodes.parts, nodes.starts, nodes.degrees

@@ -1,9 +1,9 @@
-"""Reaches many parts' mapped arrays from kernels, and asks for memory before it is needed.
+"""Access to many parts' mapped arrays from kernels by address, and prefetching.
 
-A part is a set of mapped arrays. A kernel that works across parts is given a table of addresses and lengths, one row
-per part, because numba would compile a new kernel for every number of parts if it were given a tuple of arrays.
-``array_at`` turns a row of the table back into an array, so the bounds-checked test run checks those accesses as well.
-What ``copy_bytes`` copies is not checked there: a kernel that calls it checks its bounds itself, in every run.
+A part is a set of mapped arrays. A kernel that works across parts takes a table of addresses and lengths, one row per
+part. With a tuple of arrays, numba would compile a new kernel for every number of parts. ``array_at`` turns a row of
+the table back into an array, so the bounds-checked test run checks those accesses too. It does not check
+``copy_bytes``: a kernel that calls it must check the bounds itself, in every run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hopstream.kernels.compiling import inlined
 
 ZERO: Any = np.int64(0)
-"""numba compiles a function once more for a literal, also where a variable that is handed on begins with one."""
+"""A zero that is no literal: for a literal argument numba compiles another version of a function."""
 
 
 @intrinsic
@@ -36,13 +36,13 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 @inlined
 def array_at(address: np.int64, length: np.int64, dtype: Any) -> np.ndarray:
-    """The one-dimensional array of ``length`` items that starts at an address."""
+    """Return the one-dimensional array of ``length`` items at an address."""
     return carray(_pointer(address), (length,), dtype)
 
 
 @intrinsic
 def prefetch_address(typing_context: Any, address: Any) -> Any:
-    """Ask for the cache line at an address; any address is safe."""
+    """Prefetch the cache line at an address; any address is safe."""
     signature = types.void(types.int64)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -72,9 +72,9 @@ def copy_bytes(typing_context: Any, target: Any, source: Any, num_bytes: Any) ->
 
 
 def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
-    """int64[len(arrays), 2]: address and length of each array; zeros where there is none.
+    """int64[len(arrays), 2]: address and length of each array; zeros for None and for empty arrays.
 
-    The caller keeps the arrays alive for as long as it uses the table.
+    The caller must keep the arrays alive while it uses the table.
     """
     table = np.zeros((len(arrays), 2), np.int64)
     for row, array in enumerate(arrays):
@@ -85,10 +85,10 @@ def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
 
 @inlined
 def find_part(offsets: np.ndarray, identifier: np.int64) -> np.int64:
-    """The part whose range ``[offsets[p], offsets[p + 1])`` holds an id.
+    """Find the part whose range ``[offsets[p], offsets[p + 1])`` holds an id.
 
-    A binary search without branches: ids of random parts would have them mispredicted, which made gathering rows of two
-    parts 1.6 times as slow as of one.
+    A binary search without branches: they would be mispredicted for ids of random parts, which made gathering rows of
+    two parts 1.6 times as slow as of one.
     """
     part = np.int64(0)
     num_parts = np.int64(len(offsets) - 1)

@@ -1,8 +1,8 @@
-"""Draws nodes as ends of links that are not there.
+"""Draws nodes as ends of negatives, uniformly or by weight.
 
 [Algorithm] One draw per (seed, position, turn): uniform by 128-bit multiplication; in proportion to weights by binary
-    search in their running sums for the first one above a uniform number. A node of weight 0 has the sum of the node
-    before it, so it is never the first one above anything.
+    search in their running sums for the first sum above a uniform number. A node of weight 0 has the same sum as the
+    node before it, so it is never drawn.
 [Cost] About 5 ns per uniform draw; O(log num_nodes) cache misses per weighted draw, and 8 bytes per node.
 [Not chosen] Alias tables: O(1) per draw, but 12 bytes per node and a serial pass that depends on the order of ties.
     Multinomial draws of a whole batch: they depend on its size, so a batch could not redraw one of its negatives.
@@ -21,7 +21,7 @@ from hopstream.kernels.reals import fraction
 def draw_uniform_nodes(
     draw_seed: np.uint64, positions: np.ndarray, turns: np.ndarray, num_nodes: int, keys: np.ndarray
 ) -> None:
-    """Draw a node per position and turn, all nodes with equal chances.
+    """Draw a node per position and turn, all nodes with equal probability.
 
     Args:
         draw_seed: uint64.
@@ -55,7 +55,7 @@ def draw_weighted_nodes(
         low, high = 0, len(weight_sums) - 1
         while low < high:
             middle = (low + high) >> 1
-            # The second test is for a number that was rounded up to the total.
+            # The second test covers a number that was rounded up to the total.
             if weight_sums[middle] > wanted or weight_sums[middle] == total:
                 high = middle
             else:

@@ -1,17 +1,16 @@
-"""Draws neighbours uniformly, reads those drawn, and gives them slots.
+"""Draws neighbours uniformly, reads their ids, and gives them slots.
 
-[Algorithm] All edges where count >= degree. Without replacement: Floyd's sampling (draw from ``[0, j]``, j included)
+[Algorithm] All edges if count >= degree. Without replacement: Floyd's sampling (draw from ``[0, j]``, j included)
     while ``count**2 <= 8 * degree`` or ``count <= 64``, else Knuth's selection sampling (Algorithm S), which keeps
     stored order. With replacement: independent draws. Draws are a pure function of (rng_seed, key, turn).
     Source: Bentley, Floyd, "A sample of brilliance", CACM 1987; Knuth, TAOCP 2, 3.4.2.
-    Three stages, each some nodes behind the one before, so that every cache miss has been asked for in time: draw edge
-    positions, read the neighbours there, find their slots. A stage that is not wanted is left out of the compiled code.
+    Three stages, each some nodes behind the one before, so that every cache miss is prefetched in time: draw edge
+    positions, read the neighbours there, find their slots. The compiled code leaves out unused stages.
 [Cost] O(min(count**2, degree)) per node, two cache misses for the node's range and one per neighbour; both are
     prefetched: the range ``RANGE_AHEAD`` nodes ahead, the neighbours ``READ_BEHIND`` nodes before they are read.
     Measured on R-MAT scale 21, fan-out [15, 10, 5]: 2.7 ms per batch of 1024 seeds with slots, 3.3 ms in two passes.
-[Not chosen] A permutation of all edges of a node: O(degree) memory. Sampling with replacement in disguise: a published
-    sampler does it and calls it random. A fourth stage that gathers features: rows are only known to be needed once, so
-    gathering after the last hop reads fewer bytes and streams.
+[Not chosen] A permutation of all edges of a node: O(degree) memory. A fourth stage that gathers features: gathering
+    after the last hop reads each distinct row once, and writes sequentially.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ TOO_MANY = -(1 << 62)
 
 @kernel
 def edge_ranges(tables: AddressTables, nodes: Nodes, count: int, replaces: bool) -> int:
-    """Find each node's part and edge range, and how many neighbours it will draw.
+    """Find each node's part, edge range and number of neighbours to draw.
 
     Args:
         tables: The parts.
-        nodes: Of whom; their parts, starts, degrees and counts are written.
+        nodes: The nodes; their parts, starts, degrees and counts are written.
         count: Neighbours per node; -1 means all.
         replaces: Draw with replacement.
 
     Returns:
-        The sum of the counts; or ``-1 - i`` where the range of ``ids[i]`` lies outside its part's ``indices``, as it
-        does in a damaged file; or ``TOO_MANY`` where a node would draw more than an int32 counts.
+        The sum of the counts; or ``-1 - i`` if the range of ``ids[i]`` lies outside its part's ``indices``, as in a
+        damaged file; or ``TOO_MANY`` if a node's count exceeds int32.
     """
     offsets, indptrs, indices = tables.offsets, tables.indptrs, tables.indices
     ids, parts, starts, degrees, counts = nodes.ids, nodes.parts, nodes.starts, nodes.degrees, nodes.counts
@@ -125,15 +124,15 @@ def draw_neighbors(
 
     Args:
         tables: The parts.
-        draws: What is asked; None where nothing is drawn any more: ``edge_ids`` holds positions of edges.
-        nodes: Of whom, with ranges and counts of ``edge_ranges``.
-        slot_table: Slots of the neighbours' type; None where no slots are wanted.
-        neighbor_ids: uint32 or int64[sum(counts)], out: neighbours, in the dtype of ``tables.item``; where slots are
-            given to nodes of trees int64, each ``tree << TREE_SHIFT | id``.
-        edge_ids: int64[sum(counts)], out, and in where they are drawn: ids of the edges drawn.
+        draws: Settings of the draws; None if ``edge_ids`` already holds the positions of drawn edges.
+        nodes: The nodes, with ranges and counts of ``edge_ranges``.
+        slot_table: Slots of the neighbours' type; None to give no slots.
+        neighbor_ids: uint32 or int64[sum(counts)], out: neighbours, in the dtype of ``tables.item``; with slots and
+            trees int64, each ``tree << TREE_SHIFT | id``.
+        edge_ids: int64[sum(counts)], out: ids of the drawn edges; without ``draws`` also in: their positions.
 
     Returns:
-        done: How many edges have slots; fewer than all where the table became full. All edges are drawn.
+        done: Number of edges with slots; fewer than all if the table became full. All edges are drawn.
         num_nodes: Slots in use at the end.
     """
     offsets, keys, indices, edge_offsets = tables.offsets, tables.keys, tables.indices, tables.edge_offsets

@@ -1,26 +1,25 @@
-"""Chooses the part of each node of a stream, and moves nodes between parts until all loads are even.
+"""Assigns the nodes of a stream to parts, and moves nodes between parts until all loads are balanced.
 
-[Algorithm] Linear deterministic greedy (LDG): the part with the most neighbours of the node, each counted by the share
-    of the part that is still free. Source: Stanton, Kliot, "Streaming graph partitioning for large distributed graphs",
-    KDD 2012. Fennel: the part with the most neighbours less the marginal cost of its load, with exponent 3/2. Source:
-    Tsourakakis, Gkantsidis, Radunovic, Vojnovic, "FENNEL: streaming graph partitioning for massive scale graphs", WSDM
-    2014. Both count weights where the papers count nodes, and take a part only if all that is to be even stays within
-    its limits there; a node that fits nowhere goes where the fullest of its loads is least full.
-[Cost] One look at each neighbour and at each part per node: O(ends + nodes * parts). Memory: the arrays passed in.
-[Not chosen] A tree over the parts' loads, which would make it O(ends + nodes * log(parts)): up to some hundred parts,
-    looking at all of them costs less than a node's cache misses.
+[Algorithm] Linear deterministic greedy (LDG): the part with the most neighbours of the node, weighted by the free share
+    of the part. Source: Stanton, Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012. Fennel:
+    the part with the most neighbours minus the marginal cost of its load, with exponent 3/2. Source: Tsourakakis,
+    Gkantsidis, Radunovic, Vojnovic, "FENNEL: streaming graph partitioning for massive scale graphs", WSDM 2014. Both
+    count weights where the papers count nodes, and take a part only if all balanced loads stay within its limits. A
+    node that fits no part gets the part where the fullest of its loads is least full.
+[Cost] One access per neighbour and per part for each node: O(ends + nodes * parts). Memory: the arrays passed in.
+[Not chosen] A tree over the parts' loads, with O(ends + nodes * log(parts)): for up to some hundred parts, a scan of
+    all parts costs less than a node's cache misses.
 
-[Algorithm] What a part holds above its limits, each as a share of the total of its kind and all added up, is the
-    excess. A node moves if that does not raise the excess, and the edges that it cuts are fewer than a price per unit
-    of excess that it takes away; of all parts it goes where edges plus priced excess fall most. The caller sweeps over
-    all nodes with a rising price until the excess is gone, so cheap moves are made first. Every move lowers
-    ``cut + price * excess``, so no sweep goes in circles. With no excess left, a sweep makes moves that lower the cut
-    alone, as label propagation under limits does.
-    Source: the idea of priced moves is Lagrangian relaxation; label propagation under size limits is in Ugander,
-    Backstrom, "Balanced label propagation for partitioning massive graphs", WSDM 2013.
-[Cost] One look at each neighbour per node, and one at each part for nodes in a part above a limit of theirs.
-[Not chosen] A queue of moves by gain (Fiduccia-Mattheyses): it needs every node's neighbours at any time, where a sweep
-    takes them in the order in which a file has them.
+[Algorithm] The excess is the sum of all loads above limits, each as a share of the total of its kind. A node moves if
+    this does not raise the excess, and if it cuts fewer new edges than the price of the removed excess. It moves to the
+    part where edges plus priced excess fall most. The caller sweeps over all nodes with a rising price until the excess
+    is gone, so cheap moves are made first. Every move lowers ``cut + price * excess``, so sweeps do not cycle. Without
+    excess, a sweep makes moves that lower the cut, as label propagation under limits does.
+    Source: priced moves are Lagrangian relaxation; label propagation under size limits is in Ugander, Backstrom,
+    "Balanced label propagation for partitioning massive graphs", WSDM 2013.
+[Cost] One access per neighbour for each node, and one per part for nodes in a part above one of its limits.
+[Not chosen] A queue of moves by gain (Fiduccia-Mattheyses): it needs random access to neighbours, where a sweep reads
+    them in the order of the file.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from hopstream.kernels.compiling import kernel
 @kernel
 def fill_after(node: np.int64, part: np.int64, rows: np.ndarray, amounts: np.ndarray, loads: np.ndarray,
                limits: np.ndarray) -> float:  # fmt: skip
-    """How full the fullest of a node's loads would be in a part with the node in it, as a share of the limit."""
+    """Largest load, as a share of its limit, among a node's loads in a part after adding the node."""
     fullest = 0.0
     for group in range(len(rows)):
         row = rows[group, node]
@@ -46,7 +45,7 @@ def fill_after(node: np.int64, part: np.int64, rows: np.ndarray, amounts: np.nda
 @kernel
 def add_load(node: np.int64, part: np.int64, sign: np.int64, rows: np.ndarray, amounts: np.ndarray,
              loads: np.ndarray) -> None:  # fmt: skip
-    """Count a node into a part's loads, or with ``sign`` -1 out of them."""
+    """Add a node to a part's loads, or remove it with ``sign`` -1."""
     for group in range(len(rows)):
         row = rows[group, node]
         if row >= 0:
@@ -57,21 +56,21 @@ def add_load(node: np.int64, part: np.int64, sign: np.int64, rows: np.ndarray, a
 def place_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: np.ndarray, rows: np.ndarray,
                 amounts: np.ndarray, limits: np.ndarray, is_fennel: bool, penalty: float, first_part: np.int64,
                 loads: np.ndarray, owner: np.ndarray, counts: np.ndarray) -> None:  # fmt: skip
-    """Place a stretch of nodes one after the other; nodes without neighbours are left as they are.
+    """Assign a range of nodes to parts one after the other; nodes without neighbours are skipped.
 
     Args:
         first: The first node.
         stop: One past the last node.
-        indptr: int64[num_nodes + 1], where each node's neighbours stand among those of all nodes.
-        neighbors: uint32[indptr[stop] - indptr[first]], the neighbours of the stretch.
-        rows: int32[groups, num_nodes], the row of ``loads`` that a node counts for in each group, or -1.
-        amounts: int64[weighted, num_nodes], what it counts there for the first groups; 1 for the others.
-        limits: float64[num_rows, num_parts], above 0. Group 0 has one row, row 0: the weight that scores look at.
-        is_fennel: Score as Fennel does, else as LDG does.
+        indptr: int64[num_nodes + 1], offsets of each node's neighbours among those of all nodes.
+        neighbors: uint32[indptr[stop] - indptr[first]], the neighbours of the range.
+        rows: int32[groups, num_nodes], the row of ``loads`` that a node adds to in each group, or -1.
+        amounts: int64[weighted, num_nodes], the amount that a node adds in the first groups; 1 in the others.
+        limits: float64[num_rows, num_parts], above 0. Group 0 has one row, row 0: the weight used in scores.
+        is_fennel: Use Fennel's scores, else LDG's.
         penalty: Fennel's cost of a full part, in neighbours per unit of weight.
-        first_part: The part that is looked at first, and so wins where all else is equal.
-        loads: int64[num_rows, num_parts], raised by what is placed.
-        owner: int32[num_nodes], the part of each node, -1 for none yet.
+        first_part: The part that is tested first; it wins ties.
+        loads: int64[num_rows, num_parts], added to.
+        owner: int32[num_nodes], in and out: the part of each node, -1 for none yet.
         counts: int64[num_parts], zeros; zeros again at the end.
     """
     num_parts = loads.shape[1]
@@ -110,13 +109,13 @@ def place_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: 
 
 @kernel
 def add_loads(owner: np.ndarray, rows: np.ndarray, amounts: np.ndarray, loads: np.ndarray) -> None:
-    """Count every node that has a part into its loads.
+    """Add every node with a part to its part's loads.
 
     Args:
         owner: int32[num_nodes], -1 for none.
-        rows: As ``place_nodes`` takes them.
-        amounts: As ``place_nodes`` takes them.
-        loads: int64[num_rows, num_parts], raised.
+        rows: As for ``place_nodes``.
+        amounts: As for ``place_nodes``.
+        loads: int64[num_rows, num_parts], added to.
     """
     for node in range(len(owner)):
         if owner[node] >= 0:
@@ -125,11 +124,11 @@ def add_loads(owner: np.ndarray, rows: np.ndarray, amounts: np.ndarray, loads: n
 
 @kernel
 def count_keys(keys: np.ndarray, counts: np.ndarray) -> None:
-    """Add to ``counts[key]`` how often a key occurs.
+    """Add the number of occurrences of each key to ``counts[key]``.
 
     Args:
         keys: integer[n], in range.
-        counts: int64[num_nodes], raised.
+        counts: int64[num_nodes], added to.
     """
     for i in range(len(keys)):
         counts[keys[i]] += 1
@@ -137,12 +136,12 @@ def count_keys(keys: np.ndarray, counts: np.ndarray) -> None:
 
 @kernel
 def add_amount(keys: np.ndarray, amount: np.int64, sums: np.ndarray) -> None:
-    """Add to ``sums[key]`` the amount as many times as a key occurs.
+    """Add an amount to ``sums[key]`` for each occurrence of a key.
 
     Args:
         keys: integer[n], in range.
-        amount: What each occurrence adds.
-        sums: int64[num_nodes], raised.
+        amount: Amount per occurrence.
+        sums: int64[num_nodes], added to.
     """
     for i in range(len(keys)):
         sums[keys[i]] += amount
@@ -155,7 +154,7 @@ def add_amounts(keys: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None
     Args:
         keys: integer[n], in range.
         amounts: int64[n].
-        sums: int64[num_nodes], raised.
+        sums: int64[num_nodes], added to.
     """
     for i in range(len(keys)):
         sums[keys[i]] += amounts[i]
@@ -164,7 +163,7 @@ def add_amounts(keys: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None
 @kernel
 def excess_change(node: np.int64, old: np.int64, new: np.int64, rows: np.ndarray, amounts: np.ndarray,
                   limits: np.ndarray, scales: np.ndarray, loads: np.ndarray) -> float:  # fmt: skip
-    """By how much the excess rises when a node moves from one part to another."""
+    """Change of the excess if a node moves from one part to another."""
     change = 0.0
     for group in range(len(rows)):
         row = rows[group, node]
@@ -180,21 +179,24 @@ def excess_change(node: np.int64, old: np.int64, new: np.int64, rows: np.ndarray
 def move_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: np.ndarray, rows: np.ndarray,
                amounts: np.ndarray, limits: np.ndarray, scales: np.ndarray, price: float, loads: np.ndarray,
                owner: np.ndarray, counts: np.ndarray) -> int:  # fmt: skip
-    """Move nodes of a stretch where that pays; return how many moved.
+    """Move nodes of a range if this lowers the cut plus the priced excess.
 
     Args:
         first: The first node.
         stop: One past the last node.
-        indptr: int64[num_nodes + 1], where each node's neighbours stand among those of all nodes.
-        neighbors: uint32[indptr[stop] - indptr[first]], the neighbours of the stretch.
-        rows: int32[groups, num_nodes], the row of ``loads`` that a node counts for in each group, or -1.
-        amounts: int64[weighted, num_nodes], what it counts there for the first groups; 1 for the others.
+        indptr: int64[num_nodes + 1], offsets of each node's neighbours among those of all nodes.
+        neighbors: uint32[indptr[stop] - indptr[first]], the neighbours of the range.
+        rows: As for ``place_nodes``.
+        amounts: As for ``place_nodes``.
         limits: float64[num_rows, num_parts].
-        scales: float64[num_rows], what one unit of a row counts in the excess.
-        price: Edges that may be cut to take away an excess of 1.
-        loads: int64[num_rows, num_parts], kept up to date.
-        owner: int32[num_nodes], the part of each node, changed in place.
+        scales: float64[num_rows], weight of one unit of a row in the excess.
+        price: Edges that may be cut to remove an excess of 1.
+        loads: int64[num_rows, num_parts], in and out.
+        owner: int32[num_nodes], in and out: the part of each node.
         counts: int64[num_parts], zeros; zeros again at the end.
+
+    Returns:
+        Number of moved nodes.
     """
     num_parts = loads.shape[1]
     base = indptr[first]
@@ -211,7 +213,7 @@ def move_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: n
             continue
         for i in range(begin, end):
             counts[owner[neighbors[i]]] += 1
-        best, best_merit = -1, 1e-9  # less is rounding, and could go back and forth
+        best, best_merit = -1, 1e-9  # smaller merits are rounding errors, and could move a node back and forth
         for i in range(num_parts if is_over else end - begin):
             new = i if is_over else owner[neighbors[begin + i]]
             gain = counts[new] - counts[old]
@@ -233,13 +235,13 @@ def move_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: n
 
 @kernel
 def count_cut(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: np.ndarray, owner: np.ndarray) -> int:
-    """How many neighbours of a stretch of nodes are in another part than the node.
+    """Count the neighbours of a range of nodes that are in another part than the node.
 
     Args:
         first: The first node.
         stop: One past the last node.
-        indptr: int64[num_nodes + 1], as ``move_nodes`` takes it.
-        neighbors: uint32[indptr[stop] - indptr[first]], the neighbours of the stretch.
+        indptr: int64[num_nodes + 1], as for ``move_nodes``.
+        neighbors: uint32[indptr[stop] - indptr[first]], the neighbours of the range.
         owner: int32[num_nodes].
     """
     base = indptr[first]

@@ -1,21 +1,21 @@
-"""Walks of personalised PageRank: the nodes that are reached from a seed, their scores, and which are kept.
+"""Walks of personalised PageRank: finds and scores nodes around seeds, and selects the best.
 
-[Algorithm] Forward push: a walk is one seed (in one channel) with a residual and a score per node reached. A node whose
-    residual is large enough for its degree keeps it as score and passes ``1 - alpha`` of it on to its neighbours.
-    Nodes of a batch are numbered once, as *slots*; neighbour lists hold slots and are shared by all walks. What a walk
-    reached are its *entries*, in the order in which it reached them, with an open-addressing table from slot to
-    entry. A walk's entries and its table are one segment of shared arrays; a segment that is full moves to the end of
-    them at twice its size. Nothing depends on the value of a slot, so not on ids, and sums are made in one order.
+[Algorithm] Forward push: a walk is one seed (in one channel) with a residual and a score per reached node. A node whose
+    residual is large enough for its degree adds it to its score and passes ``1 - alpha`` of it on to its neighbours.
+    Nodes of a batch are numbered once, as *slots*; neighbour lists hold slots and are shared by all walks. The nodes
+    that a walk reached are its *entries*, in the order of discovery, with an open-addressing table from slot to entry.
+    A walk's entries and its table are one segment of shared arrays; a full segment moves to the end of the arrays at
+    twice its size. Results do not depend on the values of slots or ids, and sums have a fixed order.
     Source: Andersen, Chung, Lang, "Local graph partitioning using PageRank vectors", FOCS 2006.
-[Cost] One probe of a table per edge passed along; a walk's table stays in a cache while the walk is pushed. At most
-    ``1 / (alpha * eps)`` edges are passed along per walk where lists are not cut short.
-[Not chosen] One table for all walks of a batch: it falls out of every cache. Dense vectors over the slots of a batch:
+[Cost] One probe of a table per traversed edge; a walk's table stays in a cache while the walk is pushed. At most
+    ``1 / (alpha * eps)`` edges are traversed per walk if lists are not cut.
+[Not chosen] One table for all walks of a batch: it exceeds every cache. Dense vectors over the slots of a batch:
     their memory is walks times slots. Power iteration: it touches every node.
 
-[Algorithm] Channel by channel, then what is left: a heap of bounded size whose root is the worst node kept. Then a heap
-    sort by score. Nodes of equal score keep the order in which they were reached, so the choice does not depend on ids.
-[Cost] O(reached nodes * log(nodes kept)) per channel and group at worst; next to always one comparison per node.
-[Not chosen] Sorting all nodes reached: 50 of some thousands are wanted.
+[Algorithm] Selection per channel, then for the rest: a heap of bounded size with the worst kept node at its root. Then
+    a heap sort by score. Nodes of equal score keep the order of discovery, so the choice does not depend on ids.
+[Cost] O(reached nodes * log(kept nodes)) per channel and group at worst; nearly always one comparison per node.
+[Not chosen] Sorting all reached nodes: of some thousands, 50 are kept.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN
 
 FIRST_CAPACITY = 64
-"""Entries that a walk has room for at first; a power of two."""
+"""Initial capacity of a walk in entries; a power of two."""
 NOT_FETCHED = -1
 ASKED = -2
 QUEUED, OPEN = np.uint8(1), np.uint8(2)
-"""Marks of an entry: it waits to be pushed; it has been pushed along its neighbour list."""
+"""Marks of an entry: waits to be pushed; has been pushed along its neighbour list."""
 START, CAPACITY, COUNT, IS_STALE = 0, 1, 2, 3
-"""Columns of ``walks``: first entry of the segment, its room, entries in use, and whether hops must be found again."""
+"""Columns of ``walks``: first entry of the segment, its capacity, entries in use, whether hops must be recomputed."""
 DONE, FULL, TOO_MANY = 0, 1, 2
-"""Why pushing ended: the round is over; the arrays are full; a walk reached too many nodes."""
+"""Reasons for the end of a push: the round is over; the arrays are full; a walk reached too many nodes."""
 
 
 @inlined
 def _find_entry(
     slot: np.int64, start: np.int64, capacity: np.int64, table: np.ndarray, slots: np.ndarray
 ) -> tuple[np.int64, np.int64]:
-    """The entry of a slot in a walk's segment, or -1, and the place in ``table`` where the search ended."""
+    """Find the entry of a slot in a walk's segment, or -1, and its position in ``table``."""
     mask = 2 * capacity - 1
     probe = np.int64((np.uint64(slot) * GOLDEN) >> np.uint64(32)) & mask
     while True:
@@ -57,10 +57,10 @@ def begin_walks(
     num_seeds: int, num_channels: int, alpha: float, walks: np.ndarray, table: np.ndarray, slots: np.ndarray,
     masses: np.ndarray, hops: np.ndarray, marks: np.ndarray, queue: np.ndarray, queue_counts: np.ndarray,
 ) -> int:  # fmt: skip
-    """Give every walk a segment with one entry, its seed, whose residual is ``alpha`` and which waits to be pushed.
+    """Begin every walk: a segment with one queued entry, the seed, with residual ``alpha``.
 
     Args:
-        num_seeds: Seeds; seed ``i`` is slot ``i``, and its walks are ``i * num_channels`` and following.
+        num_seeds: Seeds; seed ``i`` is slot ``i``, and its walks are numbered from ``i * num_channels``.
         num_channels: Walks per seed.
         alpha: As in ``PPRSettings``.
         walks: int64[num_walks, 4], out: see ``START`` and following.
@@ -69,11 +69,11 @@ def begin_walks(
         masses: float64[>= used, 2], out: residual and score of each entry.
         hops: int32[>= used], out: distance of each entry from the seed.
         marks: uint8[>= used], out.
-        queue: int32[>= used], out: entries that wait, from the walk's ``START`` on.
+        queue: int32[>= used], out: queued entries, from the walk's ``START`` on.
         queue_counts: int64[num_walks], out.
 
     Returns:
-        How much of the arrays is used.
+        Used length of the arrays.
     """
     used = 0
     for walk in range(num_seeds * num_channels):
@@ -101,21 +101,22 @@ def collect_wanted(
     num_channels: int, follows: np.ndarray, types: np.ndarray, lists: np.ndarray, walks: np.ndarray,
     slots: np.ndarray, queue: np.ndarray, queue_counts: np.ndarray, wanted: np.ndarray,
 ) -> int:  # fmt: skip
-    """Find the neighbour lists that waiting nodes need and the batch does not have; each is marked as asked for.
+    """Find the neighbour lists that queued nodes need and that are not fetched; mark them as asked for.
 
     Args:
-        num_channels: As there.
-        follows: bool[num_channels, num_types, num_columns]: a channel follows that edge type of a node type.
+        num_channels: Walks per seed.
+        follows: bool[num_channels, num_types, num_columns], whether a channel follows an edge type of a node type.
         types: int32[>= num_slots], node type of each slot.
-        lists: int64[>= num_slots, num_columns, 2], in and out: first neighbour and their number; ``NOT_FETCHED``.
+        lists: int64[>= num_slots, num_columns, 2], in and out: position of the first neighbour, or ``NOT_FETCHED`` or
+            ``ASKED``, and number of neighbours.
         walks: As for ``begin_walks``.
-        slots: As there.
-        queue: As there.
-        queue_counts: As there.
+        slots: As for ``begin_walks``.
+        queue: As for ``begin_walks``.
+        queue_counts: As for ``begin_walks``.
         wanted: int64[2, n], out: slots and columns; n >= sum(queue_counts) * num_columns.
 
     Returns:
-        How many.
+        Number of lists.
     """
     num_wanted = 0
     for walk in range(len(walks)):
@@ -137,7 +138,7 @@ def _move_walk(
     walk: int, capacity: np.int64, used: np.int64, walks: np.ndarray, table: np.ndarray, slots: np.ndarray,
     masses: np.ndarray, hops: np.ndarray, marks: np.ndarray, queue: np.ndarray, next_queue: np.ndarray,
 ) -> None:  # fmt: skip
-    """Move a walk's segment to ``used``, with room for ``capacity`` entries."""
+    """Move a walk's segment to ``used``, with a capacity of ``capacity`` entries."""
     old, count = walks[walk, START], walks[walk, COUNT]
     table[2 * used : 2 * (used + capacity)] = 0
     for i in range(count):
@@ -162,38 +163,38 @@ def push_round(
     hops: np.ndarray, marks: np.ndarray, queue: np.ndarray, next_queue: np.ndarray, queue_counts: np.ndarray,
     next_counts: np.ndarray,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Push every waiting node of every walk once.
+    """Push every queued node of every walk once.
 
     Args:
-        first_walk: Where to begin: 0, or where the call before ended.
-        first_turn: The same, in the queue of that walk.
-        used: How much of the walks' arrays is used.
+        first_walk: The walk to begin with: 0, or the walk at which the previous call ended.
+        first_turn: Position in the queue of that walk.
+        used: Used length of the walks' arrays.
         num_channels: Walks per seed.
         num_slots: Nodes of the batch so far; no walk reaches more.
         alpha: As in ``PPRSettings``.
         threshold: ``alpha * eps``.
-        opens: Nodes may be pushed along their lists for the first time; otherwise those keep their residual as score.
-        max_nodes: Nodes that a walk may reach.
+        opens: Nodes may be pushed along their lists for the first time; if False, they keep their residual as score.
+        max_nodes: Most nodes that a walk may reach.
         follows: As for ``collect_wanted``.
-        types: As there.
+        types: As for ``collect_wanted``.
         degrees: int64[>= num_slots].
-        lists: As for ``collect_wanted``; those of waiting nodes are there, where ``opens``.
+        lists: As for ``collect_wanted``; with ``opens``, lists of queued nodes must be fetched.
         neighbors: int64[e], slots of neighbours.
-        walks: As for ``begin_walks``, in and out; so up to ``marks``.
-        table: As there.
-        slots: As there.
-        masses: As there.
-        hops: As there.
-        marks: As there.
-        queue: As there, of this round.
-        next_queue: int32[>= used], out: of the next round.
-        queue_counts: int64[num_walks], of this round.
-        next_counts: int64[num_walks], in and out: of the next round; zeros at first.
+        walks: As for ``begin_walks``, in and out; likewise the next ones up to ``marks``.
+        table: As for ``begin_walks``.
+        slots: As for ``begin_walks``.
+        masses: As for ``begin_walks``.
+        hops: As for ``begin_walks``.
+        marks: As for ``begin_walks``.
+        queue: As for ``begin_walks``; queue of this round.
+        next_queue: int32[>= used], out: queue of the next round.
+        queue_counts: int64[num_walks], lengths of this round's queues.
+        next_counts: int64[num_walks], in and out: lengths of the next round's queues; zeros at first.
 
     Returns:
-        walk: Where it ended.
-        turn: The same, in the queue of that walk.
-        used: How much of the arrays is used now.
+        walk: The walk at which the call ended.
+        turn: Position in the queue of that walk.
+        used: New used length of the arrays.
         reason: ``DONE``; ``FULL``: call again with larger arrays; or ``TOO_MANY``.
     """
     room = np.int64(len(slots))
@@ -267,20 +268,20 @@ def settle_hops(
     num_channels: int, follows: np.ndarray, types: np.ndarray, lists: np.ndarray, neighbors: np.ndarray,
     walks: np.ndarray, table: np.ndarray, slots: np.ndarray, hops: np.ndarray, marks: np.ndarray, queue: np.ndarray,
 ) -> None:  # fmt: skip
-    """Find the hops again where a shorter path came to a node after it had passed its own hop on.
+    """Recompute the hops of walks in which a shorter path reached a node after that node was pushed.
 
     Args:
-        num_channels: As for ``push_round``, and so are the others; ``hops`` is out, ``queue`` is scratch.
-        follows: As there.
-        types: As there.
-        lists: As there.
-        neighbors: As there.
-        walks: As there.
-        table: As there.
-        slots: As there.
-        hops: As there.
-        marks: As there.
-        queue: As there.
+        num_channels: As for ``push_round``.
+        follows: As for ``push_round``.
+        types: As for ``push_round``.
+        lists: As for ``push_round``.
+        neighbors: As for ``push_round``.
+        walks: As for ``push_round``.
+        table: As for ``push_round``.
+        slots: As for ``push_round``.
+        hops: As for ``push_round``; in and out.
+        marks: As for ``push_round``.
+        queue: int32[>= used], scratch.
     """
     for walk in range(len(walks)):
         if not walks[walk, IS_STALE]:
@@ -314,20 +315,20 @@ def describe_channels(
     num_channels: int, tops_up: bool, walks: np.ndarray, table: np.ndarray, slots: np.ndarray, masses: np.ndarray,
     hops: np.ndarray, chosen_slots: np.ndarray, counts: np.ndarray, attributes: np.ndarray,
 ) -> None:  # fmt: skip
-    """Write what each channel knows of the nodes that seeds keep.
+    """Write the channels' attributes of the chosen nodes.
 
     Args:
         num_channels: Walks per seed.
-        tops_up: Residuals count in scores.
+        tops_up: Add residuals to scores.
         walks: As for ``push_round``.
-        table: As there.
-        slots: As there.
-        masses: As there.
-        hops: As there.
-        chosen_slots: int64[rows], nodes, seed by seed.
+        table: As for ``push_round``.
+        slots: As for ``push_round``.
+        masses: As for ``push_round``.
+        hops: As for ``push_round``.
+        chosen_slots: int64[rows], chosen nodes, seed by seed.
         counts: int64[num_seeds], rows of each seed.
-        attributes: float64[rows, 2 + 3 * num_channels], out from column 2 on: of each channel score, proximity,
-            presence.
+        attributes: float64[rows, 2 + 3 * num_channels], out from column 2 on: score, proximity and presence of each
+            channel.
     """
     first = 0
     for seed in range(len(counts)):
@@ -351,7 +352,7 @@ NO_CHANNEL = -1
 
 @inlined
 def _is_better(left: int, right: int, scores: np.ndarray, is_pushed: np.ndarray) -> bool:
-    """A candidate is chosen before another: pushed first, then by score, then by discovery."""
+    """Whether a candidate precedes another: pushed first, then by score, then by discovery."""
     if is_pushed[left] != is_pushed[right]:
         return is_pushed[left]
     if scores[left] != scores[right]:
@@ -361,7 +362,7 @@ def _is_better(left: int, right: int, scores: np.ndarray, is_pushed: np.ndarray)
 
 @inlined
 def _sink(heap: np.ndarray, at: int, size: int, scores: np.ndarray, is_pushed: np.ndarray) -> None:
-    """Restore a heap, whose root is the worst, from one place downwards."""
+    """Restore a heap, with the worst node at the root, from one position downwards."""
     while 2 * at + 1 < size:
         child = 2 * at + 1
         if child + 1 < size and _is_better(heap[child], heap[child + 1], scores, is_pushed):
@@ -374,7 +375,7 @@ def _sink(heap: np.ndarray, at: int, size: int, scores: np.ndarray, is_pushed: n
 
 @inlined
 def _sort_best_first(heap: np.ndarray, size: int, scores: np.ndarray, is_chosen: np.ndarray) -> None:
-    """Sort chosen nodes by falling score, then by discovery; whether they were pushed no longer counts."""
+    """Sort chosen nodes by falling score, then by discovery."""
     for at in range(size // 2 - 1, -1, -1):
         _sink(heap, at, size, scores, is_chosen)
     for end in range(size - 1, 0, -1):
@@ -387,7 +388,11 @@ def _choose_best(
     num_nodes: int, group: int, channel: int, limit: int, groups: np.ndarray, channels: np.ndarray,
     scores: np.ndarray, is_pushed: np.ndarray, is_chosen: np.ndarray, heap: np.ndarray,
 ) -> int:  # fmt: skip
-    """Mark the best ``limit`` nodes of a group and a channel (``NO_CHANNEL``: of any) that are not chosen yet."""
+    """Choose the best ``limit`` remaining nodes of a group and a channel, or of any with ``NO_CHANNEL``.
+
+    Returns:
+        Number of chosen nodes.
+    """
     size = 0
     for node in range(num_nodes):
         if groups[node] != group or scores[node] <= 0.0 or is_chosen[node]:
@@ -420,31 +425,31 @@ def select_nodes(
 
     Args:
         num_channels: Walks per seed.
-        targets: int64[num_channels], nodes that each channel should have.
-        limit: Nodes per seed and group at most.
-        tops_up: Nodes that were reached and not pushed fill what is left; residuals count in scores.
-        group_of_type: int64[num_types], what ``limit`` is per.
-        num_groups: How many.
+        targets: int64[num_channels], number of nodes that each channel should get.
+        limit: Most nodes per seed and group.
+        tops_up: Fill up with nodes that were reached but not pushed, and add residuals to scores.
+        group_of_type: int64[num_types], the group of each node type.
+        num_groups: Number of groups.
         types: int32[>= num_slots].
-        walks: As for ``push_round``, and so up to ``hops``.
-        slots: As there.
-        masses: As there.
-        hops: As there.
+        walks: As for ``push_round``.
+        slots: As for ``push_round``.
+        masses: As for ``push_round``.
+        hops: As for ``push_round``.
         places: int64[num_slots], scratch: -1 everywhere, before and after.
-        nodes: int64[n], scratch, and so up to ``heap``; n >= the entries of all walks of any one seed.
-        groups: int64[n].
-        channels: int64[n].
-        node_hops: int64[n].
-        scores: float64[n].
-        is_pushed: bool[n].
-        is_chosen: bool[n].
-        heap: int64[n].
+        nodes: int64[n], scratch; n >= the entries of all walks of any one seed.
+        groups: int64[n], scratch.
+        channels: int64[n], scratch.
+        node_hops: int64[n], scratch.
+        scores: float64[n], scratch.
+        is_pushed: bool[n], scratch.
+        is_chosen: bool[n], scratch.
+        heap: int64[n], scratch.
         chosen_slots: int64[>= rows], out.
         attributes: float64[>= rows, >= 2], out: score and proximity of each row.
         counts: int64[num_seeds], out: rows of each seed.
 
     Returns:
-        rows: How many rows were written.
+        rows: Number of written rows.
     """
     row = 0
     for seed in range(len(counts)):
@@ -508,17 +513,17 @@ def select_nodes(
 def number_nodes(
     slots: np.ndarray, types: np.ndarray, numbers: np.ndarray, type_counts: np.ndarray, new_slots: np.ndarray
 ) -> int:
-    """Number the nodes of each type by first occurrence, after those that have a number.
+    """Number the new nodes of each type by first occurrence, after the nodes with a number.
 
     Args:
         slots: int64[n].
         types: int32[>= num_slots].
-        numbers: int64[num_slots], in and out: -1 where there is none.
-        type_counts: int64[num_types], in and out: numbers given in each type.
+        numbers: int64[num_slots], in and out: number of each slot, or -1.
+        type_counts: int64[num_types], in and out: numbers in use per type.
         new_slots: int64[n], out: slots that had no number, in order.
 
     Returns:
-        How many ``new_slots`` there are.
+        Number of ``new_slots``.
     """
     num_new = 0
     for slot in slots:

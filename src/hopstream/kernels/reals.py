@@ -1,4 +1,4 @@
-"""Turns draws into real numbers that are the same on every machine.
+"""Real numbers from random bits, with equal results on every machine.
 
 [Algorithm] 53 bits of a draw as a fraction; the logarithm by argument reduction and fdlibm's polynomial; the normal
     quantile by Wichura's rational approximations, good to 1e-15. Only operations that IEEE 754 rounds exactly
@@ -6,7 +6,7 @@
     Source: Wichura, "Algorithm AS 241: The percentage points of the normal distribution", Applied Statistics 1988;
     Sun Microsystems, fdlibm, ``e_log.c``, 1993.
 [Cost] About 30 multiplications per quantile; the logarithm only for the outer 15 % of fractions.
-[Not chosen] ``math.log``, ``math.cos``: C libraries differ in the last bit, which is enough to draw another neighbour.
+[Not chosen] ``math.log``, ``math.cos``: C libraries differ in the last bit, which can change the drawn neighbour.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def fraction(bits: np.uint64) -> float:
 
 @inlined
 def open_fraction(bits: np.uint64) -> float:
-    """As ``fraction``, half a step higher where that can be told apart: inside (0, 1)."""
+    """Same as ``fraction``, half a step higher and below 1: a number inside (0, 1)."""
     return min((np.float64(np.uint64(bits) >> np.uint64(11)) + 0.5) * FRACTION_STEP, 1.0 - FRACTION_STEP)
 
 
 @inlined
 def ordered_bits(value: float) -> np.uint64:
-    """A uint64 that is larger exactly where the number is larger; 0.0 and -0.0 are one number, NaN is not taken."""
+    """Convert a float to a uint64 with the same order; 0.0 equals -0.0, and NaN is not allowed."""
     bits = _bits_of(value + 0.0)
     if bits & _SIGN:
         return ~bits
@@ -69,7 +69,7 @@ def ordered_bits(value: float) -> np.uint64:
 
 @inlined
 def number_of(bits: np.uint64) -> float:
-    """The number whose ``ordered_bits`` these are."""
+    """Inverse of ``ordered_bits``."""
     if bits & _SIGN:
         return _float_of(bits ^ _SIGN)
     return _float_of(~bits)
@@ -77,7 +77,7 @@ def number_of(bits: np.uint64) -> float:
 
 @kernel
 def natural_log(value: float) -> float:
-    """The natural logarithm of a normal positive number, to the last bit or the one beside it."""
+    """Natural logarithm of a normal positive number, exact to about one unit in the last place."""
     mantissa, exponent = math.frexp(value)
     if mantissa < 0.7071067811865476:
         mantissa *= 2.0
@@ -96,7 +96,7 @@ def natural_log(value: float) -> float:
 
 @kernel
 def normal_quantile(u: float) -> float:
-    """The number below which a standard normal variate lies with probability ``u`` in (0, 1)."""
+    """Quantile of the standard normal distribution at ``u`` in (0, 1)."""
     q = u - 0.5
     if abs(q) <= 0.425:
         r = 0.180625 - q * q

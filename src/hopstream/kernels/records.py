@@ -1,6 +1,6 @@
-"""Frames records of TFRecord files, and finds and checks them.
+"""Frames of TFRecord files: writes, finds and checks records.
 
-[Algorithm] A block of a file is walked once for the records in it and their checksums. CRC-32C takes eight bytes a
+[Algorithm] One pass over a block of a file finds its records and checks their checksums. CRC-32C takes eight bytes per
     step.
 [Cost] 0.1 us for a record of 70 bytes, checksum included; 1.3 GB/s of checksums.
 [Not chosen] A Python object per record: 1.5 us each, with the checksums of a library.
@@ -13,7 +13,7 @@ import numpy as np
 from hopstream.kernels.compiling import inlined, kernel
 
 WHOLE, MORE_NEEDED, BAD_SIZE, BAD_RECORD, TOO_LONG = 0, 1, 2, 3, 4
-"""How a walk over records ended: all are whole, the last one goes on, or the next one is not what was written."""
+"""Ends of a pass over records: all complete, the last one incomplete, or the next one damaged or too long."""
 HEAD, TAIL = 12, 4
 _POLYNOMIAL = 0x82F63B78
 _MASK = 0xA282EAD8
@@ -44,8 +44,8 @@ def _little(data: np.ndarray, at: int, count: int) -> np.uint64:
 
 @kernel
 def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """CRC-32C of ``data[start:end]``, rotated and shifted as TFRecord files have it; uint64."""
-    # In 64 bits: numba makes uint64 of what is done with two uint32.
+    """CRC-32C of ``data[start:end]`` as uint64, masked as in TFRecord files."""
+    # In 64 bits: numba converts the result of two uint32 to uint64.
     byte, crc, at = np.uint64(255), np.uint64(0xFFFFFFFF), start
     while end - at >= 8:
         low = crc ^ _little(data, at, 4)
@@ -71,11 +71,11 @@ def _put_little(data: np.ndarray, at: int, value: np.uint64, count: int) -> None
 
 @kernel
 def put_frames(data: np.ndarray, offsets: np.ndarray) -> None:
-    """Write sizes and checksums around records, in the room that is left for them.
+    """Write sizes and checksums around records, into the gaps that are reserved for them.
 
     Args:
-        data: uint8[...].
-        offsets: int64[num_records + 1]; a record takes ``HEAD`` before and ``TAIL`` behind it.
+        data: uint8[...], in and out.
+        offsets: int64[num_records + 1], offsets of the frames: ``HEAD`` bytes, the record, ``TAIL`` bytes.
     """
     for i in range(len(offsets) - 1):
         start, end = offsets[i], offsets[i + 1]
@@ -90,13 +90,13 @@ def find_records(data: np.ndarray, max_bytes: int, max_checked: int, bounds: np.
 
     Args:
         data: uint8[n], which begins with a record.
-        max_bytes: The most that a record may have.
-        max_checked: Of longer records only the size is checked: a library that uses the processor's own instruction
-            takes a fifth of the time for them.
-        bounds: int64[room, 2], out: begin and end of each.
+        max_bytes: Most bytes of a record.
+        max_checked: Longest record whose content is checked here. For longer records the caller should use a library
+            with the processor's CRC instruction, which takes a fifth of the time.
+        bounds: int64[room, 2], out: begin and end of each record.
 
     Returns:
-        How many there are (no more than there is room for), where the next one begins, and how the walk ended.
+        Number of records (at most ``room``), position of the next one, and how the pass ended.
     """
     at, count = 0, 0
     while count < len(bounds):
@@ -123,16 +123,16 @@ def find_records(data: np.ndarray, max_bytes: int, max_checked: int, bounds: np.
 
 @kernel
 def find_starts(data: np.ndarray, at: int, max_bytes: int, starts: np.ndarray) -> tuple[int, int, int]:
-    """Find where the records of a file begin, from their sizes, which are checked; what they hold is not looked at.
+    """Find the positions of records from their sizes; checks the sizes, not the content.
 
     Args:
         data: uint8[n], the whole file.
-        at: Where a record begins.
-        max_bytes: The most that a record may have.
+        at: Position of a record.
+        max_bytes: Most bytes of a record.
         starts: int64[room], out.
 
     Returns:
-        How many there are (no more than there is room for), where the next one begins, and how the walk ended.
+        Number of records (at most ``room``), position of the next one, and how the pass ended.
     """
     count = 0
     while at < len(data) and count < len(starts):

@@ -1,17 +1,17 @@
-"""Gives each id its slot in a subgraph, and packs nodes of trees into one number each.
+"""Maps ids to slots of a subgraph, and packs a tree and an id into one number.
 
 [Algorithm] One open-addressing hash table per node type and batch: a power of two of (id, generation and slot) pairs
     in one array, linear probing. A new batch only raises the generation, so the table is never cleared. The caller
-    grows the table when the kernel says that it is full; it starts from the size of earlier batches, not from the worst
-    case. A table is full when a quarter of its entries are in use: up to a half, probes went on so often, and were
-    mispredicted, that relabelling trees took 1.2 times as long.
+    grows the table when the kernel reports that it is full; it starts from the size of earlier batches, not from the
+    worst case. A table is full when a quarter of its entries are in use: with a half, longer probes and mispredicted
+    branches made relabelling trees 1.2 times as slow.
 [Cost] One cache miss per id, prefetched ``PROBE_AHEAD`` ids ahead.
 [Not chosen] A dense map over the global id space: one access, but memory is then sized by the whole graph, per thread.
 
-[Algorithm] A node of a tree is ``tree << tree_shift | id``, one int64, so that what relabels ids relabels pairs too.
+[Algorithm] A node of a tree is ``tree << tree_shift | id``, one int64, so that the same kernels relabel ids and pairs.
 [Cost] One pass over the data, at the speed of memory.
-[Not chosen] A table keyed by two columns: every probe would compare twice as much, and the kernels that relabel would
-    be there twice.
+[Not chosen] A table keyed by two columns: every probe would compare twice as much, and each relabelling kernel would
+    need two versions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hopstream.kernels.memory import prefetch_address
 def pack_neighbors(
     neighbor_ids: np.ndarray, counts: np.ndarray, trees: np.ndarray, tree_shift: int, pairs: np.ndarray
 ) -> None:
-    """Write the pair of each neighbour: neighbours are in the tree of the node that they were drawn for.
+    """Write the pair of each neighbour; a neighbour has the tree of its expanded node.
 
     Args:
-        neighbor_ids: uint32 or int64[sum(counts)], grouped by the node that they were drawn for.
+        neighbor_ids: uint32 or int64[sum(counts)], grouped by expanded node.
         counts: int32[n], neighbours of each node.
         trees: int64[n], the tree of each node.
-        tree_shift: Bits that ids have.
+        tree_shift: Bits of an id.
         pairs: int64[sum(counts)], out.
     """
     written = 0
@@ -52,7 +52,7 @@ def unpack_pairs(pairs: np.ndarray, tree_shift: int, ids: np.ndarray, trees: np.
 
     Args:
         pairs: int64[n].
-        tree_shift: Bits that ids have.
+        tree_shift: Bits of an id.
         ids: int64[n], out.
         trees: int64[n], out.
     """
@@ -64,7 +64,7 @@ def unpack_pairs(pairs: np.ndarray, tree_shift: int, ids: np.ndarray, trees: np.
 
 @kernel
 def group_by_tree(trees: np.ndarray, offsets: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
-    """Group items by their tree, in the order that they are in.
+    """Group items by their tree, in original order inside a tree.
 
     [Algorithm] A counting sort.
 
@@ -88,13 +88,13 @@ def group_by_tree(trees: np.ndarray, offsets: np.ndarray, order: np.ndarray, pla
 PROBE_AHEAD = 16
 ENTRY_BYTES = 16
 ENTRIES_PER_SLOT_SHIFT = 2
-"""A table has four entries for every slot that it may give."""
+"""A table has four entries per slot."""
 SLOT_BITS = np.int64(32)
 SLOT_MASK = np.int64(0xFFFFFFFF)
 
 
 class SlotTable(NamedTuple):
-    """The slots of a batch's nodes of one type.
+    """Hash table of the slots of a batch's nodes of one type.
 
     Attributes:
         table: int64[capacity, 2], capacity a power of two: id, and generation << 32 | slot.
@@ -121,7 +121,7 @@ def _home(identifier: np.int64, shift: np.uint64) -> np.uint64:
 
 @inlined
 def prefetch_slot(identifier: np.int64, base: np.int64, shift: np.uint64) -> None:
-    """Ask for the entry that an id would be found at, in a table at address ``base``."""
+    """Prefetch the first entry of an id's probe, in a table at address ``base``."""
     prefetch_address(base + np.int64(_home(identifier, shift)) * ENTRY_BYTES)
 
 
@@ -129,9 +129,9 @@ def prefetch_slot(identifier: np.int64, base: np.int64, shift: np.uint64) -> Non
 def find_slot(
     identifier: np.int64, table: np.ndarray, shift: np.uint64, generation: int, node_ids: np.ndarray, num_nodes: int
 ) -> np.int64:
-    """The slot of an id, which is ``num_nodes`` where the id was new and has been added.
+    """Find the slot of an id; a new id is added with slot ``num_nodes``.
 
-    Returns -1, and adds nothing, where the id is new and the table is full. Arguments as in ``SlotTable``.
+    Returns -1, and adds nothing, if the id is new and the table is full. Arguments as in ``SlotTable``.
     """
     mask = np.uint64(len(table) - 1)
     probe = _home(identifier, shift)
@@ -151,15 +151,15 @@ def find_slot(
 
 @kernel
 def assign_slots(ids: np.ndarray, first: int, slot_table: SlotTable) -> tuple[int, int]:
-    """Give each id its slot: the one it has, or the next free one.
+    """Write the slot of each id; new ids get the next free slots.
 
     Args:
         ids: uint32 or int64[n].
-        first: Where to begin in ``ids``; ids before it have been done.
-        slot_table: The table, and where slots are written.
+        first: Position to begin at in ``ids``; earlier ids are finished.
+        slot_table: The table, with the output array.
 
     Returns:
-        done: How many of ``ids`` have slots; fewer than n where the table became full.
+        done: Number of ``ids`` with slots; fewer than n if the table became full.
         num_nodes: Slots in use at the end.
     """
     table, shift, generation = slot_table.table, slot_table.shift, slot_table.generation
@@ -181,13 +181,13 @@ def assign_slots(ids: np.ndarray, first: int, slot_table: SlotTable) -> tuple[in
 
 @kernel
 def look_up_slots(ids: np.ndarray, table: np.ndarray, shift: np.uint64, generation: int, slots: np.ndarray) -> None:
-    """Write the slot that each id has, and -1 for ids that have none; nothing is added.
+    """Write the slot of each id, or -1 for ids without a slot; no id is added.
 
     Args:
         ids: int64[n].
         table: As in ``SlotTable``.
-        shift: As there.
-        generation: As there.
+        shift: As in ``SlotTable``.
+        generation: As in ``SlotTable``.
         slots: int64[n], out.
     """
     num_ids = len(ids)
@@ -211,13 +211,16 @@ def look_up_slots(ids: np.ndarray, table: np.ndarray, shift: np.uint64, generati
 
 @kernel
 def repeat_slots(first_slot: int, counts: np.ndarray, out: np.ndarray, written: int) -> int:
-    """Write slot ``first_slot + i`` ``counts[i]`` times to ``out`` from ``written`` on; return where it ends.
+    """Write each slot ``first_slot + i`` ``counts[i]`` times to ``out``, from ``written`` on.
 
     Args:
         first_slot: The slot of the first count.
         counts: int32[n].
         out: int64[>= written + sum(counts)], out.
-        written: Where to begin in ``out``.
+        written: Position to begin at in ``out``.
+
+    Returns:
+        Position after the last written slot.
     """
     for i in range(len(counts)):
         for _ in range(counts[i]):

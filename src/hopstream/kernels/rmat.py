@@ -1,8 +1,8 @@
 """Draws the edges, labels and features of an R-MAT graph.
 
 [Algorithm] Each edge walks down ``scale`` levels of the adjacency matrix's quadtree and picks a quadrant at each with
-    probabilities a, b, c, d; the corner it arrives at is its (source, destination). Sixteen random bits decide a level,
-    so one hash of a counter serves four; an edge depends on its own number and the seed only.
+    probabilities a, b, c, d; the final corner is its (source, destination). A level takes sixteen random bits, so one
+    hash of a counter serves four levels. An edge depends on its own number and the rng seed only.
     Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: a recursive model for graph mining", SDM 2004; a, b, c of Graph500.
 [Cost] 60 ns per edge at scale 21 on one core, with or without the permutation; features 0.6 ns per value.
 [Not chosen] Signs of differences in place of comparisons: the same time, and harder to read.
@@ -36,7 +36,7 @@ def draw_edges(
         first: Number of the first edge.
         scale: Levels, so corners are in ``[0, 2**scale)``; at most 32.
         rng_seed: uint64.
-        key_of: int64[2**scale], the key that each corner is given.
+        key_of: int64[2**scale], the key of each corner.
         src_keys: int64[m], out.
         dst_keys: int64[m], out.
     """

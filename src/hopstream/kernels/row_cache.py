@@ -1,18 +1,17 @@
-"""Index of a cache of rows: which ids have a slot, which batches need them next, and which slots to give up.
+"""Index of a cache of rows: maps ids to slots, tracks next uses, and evicts rows.
 
-[Algorithm] A hash table (a power of two of entries, linear probing, deletion by moving entries back) leads from an id
-    to its slot, if it has one, and to a mask of 64 bits, one per batch sampled ahead that will need it: the distance
-    from the oldest such batch to the first bit set is the next use. When slots run out, a histogram over these
-    distances says from which on they are given up (Belady, "A study of replacement algorithms for a virtual-storage
-    computer", IBM Systems Journal 1966). Ids that no batch needs are ranked by a count of past uses, kept in a table of
-    one byte per hash value that is halved from time to time (Einziger et al., "TinyLFU", ACM Transactions on Storage
-    2017). A row that is longer than a slot continues in others, a linked list of blocks of one size, so that any
-    free slot serves any row.
-[Cost] One cache miss per id, prefetched ``IDS_AHEAD`` ids ahead; where slots run out, two passes over 6 bytes per slot.
-[Not chosen] A priority queue by next use: every use moves an entry, 40,000 a batch; the passes cost 0.2 ms for 100,000
-    slots. An array over all ids of the graph: one access, but its size is the graph's. Masks beside the slots instead
-    of in the entries: a second cache miss per id. Pieces of memory of many sizes for rows of many lengths: they leave
-    gaps, and moving rows together would wait for all who read.
+[Algorithm] A hash table (a power of two of entries, linear probing, deletion by moving entries back) maps an id to its
+    slot, if it has one, and to a mask of 64 bits, one per batch sampled ahead that needs it. The distance from the
+    oldest such batch to the first set bit is the next use. When slots run out, a histogram of these distances gives the
+    distance from which on rows are evicted (Belady, "A study of replacement algorithms for a virtual-storage computer",
+    IBM Systems Journal 1966). Ids that no batch needs are ranked by a count of past uses, in a table of one byte per
+    hash value that is halved from time to time (Einziger et al., "TinyLFU", ACM Transactions on Storage 2017). A row
+    that is longer than a slot continues in other slots, as a linked list, so that any free slot serves any row.
+[Cost] One cache miss per id, prefetched ``IDS_AHEAD`` ids ahead; when slots run out, two passes over 6 bytes per slot.
+[Not chosen] A priority queue by next use: every use moves an entry, 40,000 per batch; the passes cost 0.2 ms for
+    100,000 slots. An array over all ids of the graph: one access, but its size grows with the graph. Masks beside the
+    slots instead of in the entries: a second cache miss per id. Blocks of several sizes for rows of several lengths:
+    they fragment, and compaction would have to wait for all readers.
 """
 
 from __future__ import annotations
@@ -34,42 +33,42 @@ SLOT_BITS = np.uint64(24)
 SLOT_MASK = np.uint64((1 << 24) - 1)
 MAX_SLOTS = (1 << 24) - 1
 MAX_IDS = (1 << 40) - 1
-"""An entry holds an id and a slot in 64 bits."""
+"""Limits, because an entry holds an id and a slot in 64 bits."""
 NUM_BITS = 64
-"""Batches sampled ahead that can be told apart."""
+"""Most batches sampled ahead that a mask distinguishes."""
 NOT_NEEDED = np.uint8(255)
 MOST_USES = 15
 NO_RANK = 255
-"""The rank of an id that must not get a slot: another batch is filling one for it."""
+"""Rank of an id that must not get a slot, because another batch is filling one for it."""
 NUM_RANKS = NUM_BITS + MOST_USES + 1
 BEING_FILLED = -1
 UNUSED = -2
 CONTINUES = -3
 NEXT, NUM_OF_ROW = range(2)
 SHARE_OF_ROW = 8
-"""A row takes one part in so many of the slots at most."""
+"""A row takes at most ``1 / SHARE_OF_ROW`` of the slots."""
 NUM_ENTRIES, NUM_USED, NUM_FREE, NUM_COUNTED, NUM_EVICTED, NUM_CONTINUED = range(6)
 NO_MASK = np.uint64(0)
 
 
 class RowIndex(NamedTuple):
-    """The slots of one table of cached rows.
+    """Index of the slots of one table of cached rows.
 
     Attributes:
         entries: uint64[capacity, 2]: ``(id + 1) << SLOT_BITS | (slot + 1)`` with 0 for no slot, or 0 for no entry; and
             the bits of the batches that need the id.
         shift: 64 minus log2 of the capacity.
         owners: int64[num_slots], the id of each slot.
-        needed: uint8[num_slots], the bit of the first batch that needs it, or ``NOT_NEEDED``.
+        needed: uint8[num_slots], the bit of the first batch that needs the slot, or ``NOT_NEEDED``.
         uses: uint8[num_slots], past uses, up to ``MOST_USES``.
-        pins: int32[num_slots], how many batches read it now; ``BEING_FILLED`` while its row is fetched, ``UNUSED``
-            where it was given up, ``CONTINUES`` where a row that began in another slot goes on.
-        chain: int32[num_slots, 2], the slot where its row goes on, -1 for none, and, of a row's first slot, how many
-            the row takes; int32[0, 2] where every row takes one.
-        free: int64[num_slots], slots given up, ``state[NUM_FREE]`` of them.
+        pins: int32[num_slots], number of batches that read the slot now; ``BEING_FILLED`` while its row is fetched,
+            ``UNUSED`` for a free slot, ``CONTINUES`` for a slot that continues another slot's row.
+        chain: int32[num_slots, 2], the slot that continues the row, or -1, and in a row's first slot the number of its
+            slots; int32[0, 2] if every row takes one slot.
+        free: int64[num_slots], freed slots; the first ``state[NUM_FREE]`` are valid.
         counts: uint8[power of two], past uses by hash value.
-        state: int64[6], the numbers named above: entries in use, slots ever used, slots free again, uses counted since
-            the last halving, rows given up for others, slots in which rows go on.
+        state: int64[6], counters by the names above: entries in use, slots ever used, freed slots, uses counted since
+            the last halving, evicted rows, slots that continue rows.
     """
 
     entries: np.ndarray
@@ -91,7 +90,7 @@ def _home(identifier: np.int64, shift: np.uint64) -> np.uint64:
 
 @inlined
 def _find(identifier: np.int64, index: RowIndex) -> np.uint64:
-    """The entry of an id, or the empty one where it would be."""
+    """Find the entry of an id, or the empty entry where it would be."""
     mask = np.uint64(len(index.entries) - 1)
     tag = np.uint64(identifier + 1)
     probe = _home(identifier, index.shift)
@@ -104,7 +103,7 @@ def _find(identifier: np.int64, index: RowIndex) -> np.uint64:
 
 @inlined
 def _slot(entry: np.uint64) -> np.int64:
-    """The slot of an entry; -1 for none."""
+    """Slot of an entry; -1 for none."""
     return np.int64(entry & SLOT_MASK) - 1
 
 
@@ -115,7 +114,7 @@ def _entry(identifier: np.int64, slot: np.int64) -> np.uint64:
 
 @inlined
 def _remove(probe: np.uint64, index: RowIndex) -> None:
-    """Empty an entry; entries behind it that were pushed on move back."""
+    """Remove an entry, and move displaced entries behind it back."""
     entries, mask = index.entries, np.uint64(len(index.entries) - 1)
     hole, place = probe, probe
     while True:
@@ -137,7 +136,7 @@ def _place_of_count(identifier: np.int64, index: RowIndex) -> np.uint64:
 
 @inlined
 def _first_bit(mask: np.uint64, oldest: np.uint64) -> np.uint8:
-    """The number of the first bit of a mask, counted round from the oldest, or ``NOT_NEEDED``."""
+    """Number of the first set bit of a mask, in cyclic order from the oldest bit, or ``NOT_NEEDED``."""
     if mask == NO_MASK:
         return NOT_NEEDED
     if oldest != NO_MASK:
@@ -147,7 +146,7 @@ def _first_bit(mask: np.uint64, oldest: np.uint64) -> np.uint8:
 
 @inlined
 def _rank(needed: np.uint8, uses: np.uint8, oldest: np.uint64) -> np.int64:
-    """How soon a row is needed: batches from now, or behind all of them by how often it was used."""
+    """Eviction rank of a row: batches until its next use; without a next use, higher for fewer past uses."""
     if needed == NOT_NEEDED:
         return np.int64(NUM_BITS + MOST_USES) - np.int64(uses)
     return np.int64((np.uint64(needed) - oldest) & np.uint64(NUM_BITS - 1))
@@ -162,7 +161,7 @@ def _ask_ahead(ids: np.ndarray, i: np.int64, index: RowIndex) -> None:
 
 @kernel
 def move_entries(old: np.ndarray, index: RowIndex) -> None:
-    """Enter all entries of another table.
+    """Insert all entries of another table.
 
     Args:
         old: uint64[n, 2], as ``RowIndex.entries``.
@@ -176,12 +175,12 @@ def move_entries(old: np.ndarray, index: RowIndex) -> None:
 
 @kernel
 def announce_ids(ids: np.ndarray, bit: int, index: RowIndex) -> None:
-    """Note that a batch will need some ids.
+    """Record that a batch will need some ids.
 
     Args:
         ids: int64[n].
-        bit: The number of the batch's bit.
-        index: The index, with room for n entries more.
+        bit: Number of the batch's bit.
+        index: The index, with room for n more entries.
     """
     mask = np.uint64(1) << np.uint64(bit)
     entries = index.entries
@@ -204,12 +203,12 @@ def announce_ids(ids: np.ndarray, bit: int, index: RowIndex) -> None:
 
 @kernel
 def forget_ids(ids: np.ndarray, bit: int, oldest: np.uint64, index: RowIndex) -> None:
-    """Take back what ``announce_ids`` noted.
+    """Undo ``announce_ids``.
 
     Args:
         ids: int64[n].
-        bit: As there.
-        oldest: uint64 below 64, the number of the oldest bit in use.
+        bit: Number of the batch's bit.
+        oldest: uint64 below 64, number of the oldest bit in use.
         index: The index.
     """
     mask = np.uint64(1) << np.uint64(bit)
@@ -232,15 +231,15 @@ def take_slots(
     """Find the slots of some ids and pin them; each must be released by ``release_slots``.
 
     Args:
-        ids: int64[n], repetitions allowed.
-        bit: The number of the bit of the batch that uses them, which is cleared; -1 where it was not announced.
-        oldest: uint64 below 64, the number of the oldest bit in use.
-        slots: int64[n], out: the slot of each id; -1 where its row is not there.
-        ranks: uint8[n], out: how soon an id without a slot is needed again.
+        ids: int64[n], may repeat.
+        bit: Number of the batch's bit, which is cleared; -1 if the batch was not announced.
+        oldest: uint64 below 64, number of the oldest bit in use.
+        slots: int64[n], out: the slot of each id; -1 if its row is not cached.
+        ranks: uint8[n], out: eviction rank of each id without a slot.
         index: The index.
 
     Returns:
-        How many ids have no slot.
+        Number of ids without a slot.
     """
     kept = ~NO_MASK if bit < 0 else ~(np.uint64(1) << np.uint64(bit))
     entries, num_missing = index.entries, 0
@@ -276,7 +275,7 @@ def take_slots(
 
 @inlined
 def _give_up(slot: np.int64, index: RowIndex) -> None:
-    """Free a slot; its id keeps an entry where batches will need it."""
+    """Free a slot; its id keeps its entry if batches need it."""
     identifier = index.owners[slot]
     probe = _find(identifier, index)
     if index.entries[probe, 1] != NO_MASK:
@@ -290,13 +289,13 @@ def _give_up(slot: np.int64, index: RowIndex) -> None:
 
 @inlined
 def _num_of_row(slot: np.int64, index: RowIndex) -> np.int64:
-    """How many slots the row takes that begins in a slot."""
+    """Number of slots of the row that begins in a slot."""
     return np.int64(index.chain[slot, NUM_OF_ROW]) if len(index.chain) else np.int64(1)
 
 
 @inlined
 def _free_rest(slot: np.int64, index: RowIndex) -> None:
-    """Free the slots in which the row of a slot that was given up goes on."""
+    """Free the slots that continue the row of a freed slot."""
     if len(index.chain) == 0:
         return
     behind = np.int64(index.chain[slot, NEXT])
@@ -311,13 +310,13 @@ def _free_rest(slot: np.int64, index: RowIndex) -> None:
 
 @inlined
 def _num_open(num_slots: np.int64, index: RowIndex) -> np.int64:
-    """How many slots no row has."""
+    """Number of slots without a row."""
     return max(np.int64(0), num_slots - index.state[NUM_USED]) + index.state[NUM_FREE]
 
 
 @inlined
 def _take_open(num_slots: np.int64, index: RowIndex) -> np.int64:
-    """A slot that no row has; -1 for none."""
+    """Take a slot without a row; -1 if there is none."""
     state = index.state
     if state[NUM_FREE] > 0:
         state[NUM_FREE] -= 1
@@ -332,7 +331,11 @@ def _take_open(num_slots: np.int64, index: RowIndex) -> np.int64:
 def _make_room(
     num_slots: np.int64, num_wanted: np.int64, wanted: np.ndarray, oldest: np.uint64, index: RowIndex
 ) -> tuple[np.int64, np.int64]:
-    """Give up the rows that are needed latest; return up to which rank rows get slots, and how many of that rank."""
+    """Evict the rows that are needed latest.
+
+    Returns:
+        The rank below which all new rows get slots, and how many new rows of that rank get slots too.
+    """
     state, num_used, num_free = index.state, index.state[NUM_USED], index.state[NUM_FREE]
     held = np.zeros(NUM_RANKS, np.int64)
     num_held = np.int64(0)
@@ -342,14 +345,14 @@ def _make_room(
             held[_rank(index.needed[slot], index.uses[slot], oldest)] += num_of_row
             num_held += num_of_row
     room = num_slots - num_used + num_free + num_held
-    # Passes over many slots pay only where they free many: rows that no batch needs make room for later calls, too.
+    # Passes over many slots must free many: rows that no batch needs are evicted for later calls too.
     spare = max(np.int64(0), (num_used >> 6) - num_wanted)
     for rank in range(NUM_RANKS - 1, NUM_BITS - 1, -1):
         given = min(spare, held[rank])
         spare -= given
         room -= given
     last, num_last = np.int64(NUM_RANKS), np.int64(0)
-    num_kept = np.int64(0)  # of those held that have the last rank
+    num_kept = np.int64(0)  # slots of cached rows with the last rank that stay
     for rank in range(NUM_RANKS):
         if held[rank] + wanted[rank] > room:
             last = rank
@@ -384,16 +387,16 @@ def admit_ids(
     ids: np.ndarray, slots: np.ndarray, ranks: np.ndarray, num_slots: int, num_new: int, oldest: np.uint64,
     fresh: np.ndarray, index: RowIndex,
 ) -> None:  # fmt: skip
-    """Give slots to the ids without one that are needed soonest; their rows are to be filled in.
+    """Give slots to the missing ids that are needed soonest; the caller must fill in their rows.
 
     Args:
         ids: int64[n].
-        slots: int64[n], as ``take_slots`` wrote them.
-        ranks: uint8[n], likewise.
-        num_slots: How many slots may be used.
-        num_new: How many ids may get an entry that have none.
-        oldest: As there.
-        fresh: int64[n], out: the slot to fill with the row of each id; -1 where there is none to fill.
+        slots: int64[n], from ``take_slots``.
+        ranks: uint8[n], from ``take_slots``.
+        num_slots: Most slots in use.
+        num_new: Most ids without an entry that may get one.
+        oldest: As for ``take_slots``.
+        fresh: int64[n], out: the slot to fill with the row of each id; -1 for none.
         index: The index.
     """
     state, entries = index.state, index.entries
@@ -418,7 +421,7 @@ def admit_ids(
         i = missing[number - IDS_AHEAD]
         probe = _find(ids[i], index)
         entry = entries[probe, 0]
-        if _slot(entry) >= 0:  # the id is there twice
+        if _slot(entry) >= 0:  # a repeated id
             continue
         if entry == NO_MASK and num_new <= 0:
             continue
@@ -451,11 +454,11 @@ def chain_slots(
     """Give the slots in which they go on to the rows that are needed soonest.
 
     Args:
-        fresh: int64[n], slots that ``admit_ids`` gave.
-        nums: int64[n], how many slots the row of each takes, from 1.
-        num_slots: How many slots may be used.
-        oldest: As there.
-        is_held: bool[n], out: the row has all slots that it needs.
+        fresh: int64[n], slots from ``admit_ids``.
+        nums: int64[n], number of slots of each row, from 1.
+        num_slots: Most slots in use.
+        oldest: As for ``take_slots``.
+        is_held: bool[n], out: whether the row has all its slots.
         index: The index, with a chain.
     """
     num_slots = min(num_slots, len(index.owners))
@@ -490,7 +493,7 @@ def chain_slots(
 
 @kernel
 def release_slots(slots: np.ndarray, index: RowIndex) -> None:
-    """Unpin the slots that ``take_slots`` gave; -1 are passed over."""
+    """Unpin the slots of ``take_slots``; -1 is skipped."""
     for i in range(len(slots)):
         if slots[i] >= 0:
             index.pins[slots[i]] -= 1
@@ -498,11 +501,11 @@ def release_slots(slots: np.ndarray, index: RowIndex) -> None:
 
 @kernel
 def settle_slots(fresh: np.ndarray, is_filled: bool, index: RowIndex) -> None:
-    """Let others read the slots that ``admit_ids`` gave, or, where they were not filled, give them up.
+    """Release the new slots of ``admit_ids`` for reading, or free them if they were not filled.
 
     Args:
         fresh: int64[n], slots.
-        is_filled: Their rows are there.
+        is_filled: Whether their rows are filled in.
         index: The index.
     """
     for i in range(len(fresh)):
@@ -517,19 +520,19 @@ def copy_rows(
     slots: np.ndarray, is_read: bool, columns: np.ndarray, starts: np.ndarray, sizes: np.ndarray, arena: np.ndarray,
     chain: np.ndarray,
 ) -> None:  # fmt: skip
-    """Copy rows from slots to columns, or from columns to slots; in a slot the columns of a row follow each other.
+    """Copy rows from slots to columns, or back; a slot holds a row's columns one after the other.
 
     Args:
         slots: int64[n], the first slot of each row.
-        is_read: From slots to columns.
-        columns: int64[num_columns, 2], address of each column, and its bytes.
-        starts: int64[num_columns, n], where the row of each column begins, in bytes.
-        sizes: int64[num_columns, n], its bytes.
+        is_read: Copy from slots to columns.
+        columns: int64[num_columns, 2], address and bytes of each column.
+        starts: int64[num_columns, n], offset of each row in the column, in bytes.
+        sizes: int64[num_columns, n], bytes of each row.
         arena: uint8[num_slots, slot bytes].
-        chain: As ``RowIndex.chain``; the rows that are copied have all slots that they need.
+        chain: As ``RowIndex.chain``; copied rows must have all their slots.
 
     Raises:
-        IndexError: A row lies outside its column, or goes on in no slot; rows before it may be copied.
+        IndexError: A row lies outside its column or has too few slots; earlier rows may be copied.
     """
     base, slot_bytes = np.int64(arena.ctypes.data), np.int64(arena.shape[1])
     for i in range(len(slots)):
@@ -561,7 +564,7 @@ def copy_rows(
 
 @kernel
 def halve_counts(index: RowIndex) -> None:
-    """Halve all counts of uses, so that what was used long ago counts less."""
+    """Halve all counts of uses, so that old uses weigh less."""
     for i in range(len(index.counts)):
         index.counts[i] >>= np.uint8(1)
     for slot in range(index.state[NUM_USED]):
@@ -574,19 +577,19 @@ def split_found(
     piece_starts: np.ndarray, is_far: np.ndarray, slots: np.ndarray, positions: np.ndarray, ids: np.ndarray,
     found_positions: np.ndarray, found_slots: np.ndarray,
 ) -> int:  # fmt: skip
-    """Take the rows that a cache holds out of ids that were sorted by piece, in place.
+    """Remove the ids with cached rows from ids that are sorted by piece, in place.
 
     Args:
-        piece_starts: int64[num_pieces + 1], in and out: where the rows of each piece begin, and where they end.
-        is_far: bool[num_pieces], pieces that may be in the cache.
+        piece_starts: int64[num_pieces + 1], in and out: offsets of the pieces.
+        is_far: bool[num_pieces], pieces whose rows may be cached.
         slots: int64[num_far], the slots of the ids of far pieces, one piece after the other.
-        positions: int64[n], in and out: where each id was.
+        positions: int64[n], in and out: original position of each id.
         ids: int64[n], in and out.
-        found_positions: int64[num_far], out: where each id with a slot was.
+        found_positions: int64[num_far], out: original position of each id with a slot.
         found_slots: int64[num_far], out: their slots.
 
     Returns:
-        How many were found.
+        Number of ids with a slot.
     """
     written = num_found = far = 0
     for piece in range(len(is_far)):

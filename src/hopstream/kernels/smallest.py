@@ -1,10 +1,10 @@
 """Selects the few edges of a row with the smallest variates.
 
-[Algorithm] A heap of the ``count`` smallest seen so far, largest on top, in two arrays that the caller owns; equal
-    variates count by position. Afterwards the positions are sorted: by insertion where they are few, else by heap.
-    ``FEW`` random ones are sorted by swaps that do not branch: insertion mispredicts about once for each.
-[Cost] One comparison for most edges, about ``count * log(num / count)`` of them enter: O(num + count * log(count) *
-    log(num / count)).
+[Algorithm] A heap of the ``count`` smallest variates so far, with the largest on top, in two arrays that the caller
+    owns; equal variates are ordered by position. Then the positions are sorted: few by insertion, others by heap sort.
+    Up to ``FEW`` random positions are sorted by branchless swaps: insertion mispredicts about once per position.
+[Cost] One comparison for most edges; about ``count * log(num / count)`` edges enter the heap: O(num + count *
+    log(count) * log(num / count)).
 [Not chosen] Sorting all variates: O(num) memory and 10 times the comparisons. Quickselect: O(num) memory.
 """
 
@@ -20,7 +20,7 @@ FEW = 16
 
 @inlined
 def is_after(variates: np.ndarray, positions: np.ndarray, first: int, left: int, right: int) -> bool:
-    """Whether one entry comes after another: by variate, then by position."""
+    """Whether the ``left`` entry comes after the ``right`` one, by variate, then by position."""
     left_variate, right_variate = variates[np.uint64(left)], variates[np.uint64(right)]
     if left_variate != right_variate:
         return left_variate > right_variate
@@ -39,7 +39,7 @@ def swap_entries(variates: np.ndarray, positions: np.ndarray, first: int, left: 
 
 @inlined
 def sink_entry(variates: np.ndarray, positions: np.ndarray, first: int, size: int) -> None:
-    """Make a heap of ``size`` entries one again whose first is not the last of them."""
+    """Restore a heap of ``size`` entries after its root has changed."""
     parent = 0
     while 2 * parent + 1 < size:
         child = 2 * parent + 1
@@ -55,19 +55,19 @@ def sink_entry(variates: np.ndarray, positions: np.ndarray, first: int, size: in
 def offer(
     variates: np.ndarray, positions: np.ndarray, first: int, size: int, count: int, variate: np.uint64, position: int
 ) -> int:
-    """Keep an entry if it is among the ``count`` smallest so far; entries are offered in order of position.
+    """Add an entry to a heap of the ``count`` smallest; entries must come in order of position.
 
     Args:
         variates: uint64[count], the heap.
-        positions: int64[n]; the heap's positions lie from ``first`` on.
-        first: See there.
+        positions: int64[n], the heap's positions from ``first`` on.
+        first: See ``positions``.
         size: Entries in the heap.
-        count: The most there may be; at least 1.
-        variate: The new entry's.
-        position: The new entry's.
+        count: Most entries in the heap; at least 1.
+        variate: Variate of the new entry.
+        position: Position of the new entry.
 
     Returns:
-        Entries in the heap afterwards.
+        New number of entries in the heap.
     """
     if size < count:
         variates[np.uint64(size)] = variate
@@ -90,7 +90,7 @@ def offer(
 
 @kernel
 def sort_by_variate(variates: np.ndarray, positions: np.ndarray, first: int, size: int) -> None:
-    """Sort the heap that ``offer`` made by variate, equal ones by position, in place."""
+    """Sort a heap made by ``offer`` in place, by variate, then by position."""
     for last in range(size - 1, 0, -1):
         swap_entries(variates, positions, first, 0, last)
         sink_entry(variates, positions, first, last)
@@ -119,7 +119,7 @@ def sort_positions(positions: np.ndarray, first: int, size: int) -> None:
 
 @inlined
 def sort_few(positions: np.ndarray, first: int, size: int) -> None:
-    """Sort ``positions[first:first + size]`` in place, by swaps without branches where they are few."""
+    """Sort ``positions[first:first + size]`` in place; up to ``FEW`` by branchless swaps."""
     if size > FEW:
         sort_positions(positions, first, size)
         return
@@ -134,7 +134,7 @@ def sort_few(positions: np.ndarray, first: int, size: int) -> None:
 
 @inlined
 def drop_repeated(positions: np.ndarray, first: int, size: int) -> int:
-    """Keep each of ``positions[first:first + size]``, sorted, once; return how many are left."""
+    """Remove duplicates from sorted ``positions[first:first + size]``; return the number that is left."""
     has_repeated = False
     for k in range(first + 1, first + size):
         has_repeated |= positions[np.uint64(k)] == positions[np.uint64(k - 1)]
@@ -151,7 +151,7 @@ def drop_repeated(positions: np.ndarray, first: int, size: int) -> int:
 
 @inlined
 def insert_position(position: int, positions: np.ndarray, first: int, drawn: int) -> bool:
-    """Put a position among ``positions[first:first + drawn]``, sorted; False where it is there already."""
+    """Insert a position into sorted ``positions[first:first + drawn]``; return False if present."""
     low = first
     num = drawn
     while num > 0:

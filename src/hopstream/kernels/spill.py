@@ -1,18 +1,19 @@
-"""Numbers nodes, deals edges and raw ids out to stretches and buckets, and puts them in order again.
+"""External sorting: numbers nodes, groups edges and raw ids by bucket, and places edges in rows.
 
-[Algorithm] Counting sorts, all stable. A piece of edges is grouped by the bucket (a stretch of ids) of the owning end;
-    later the pieces' shares of a bucket are placed row by row, in the order of the pieces, so edges of one row keep
-    their original order. The bucket of an id is read from a table by its high bits and corrected by a few steps.
-[Cost] One random read of each end's id, sequential passes, and writes to as many places as there are buckets.
-[Not chosen] Sorting a piece by row at once: its writes are all over the piece, and merging pieces needs a heap. Binary
-    search for the bucket: 3 times slower than the table with 64 buckets.
+[Algorithm] Stable counting sorts. A piece of edges is grouped by the bucket (a range of ids) of the owning end. Later
+    the pieces' edges of a bucket are placed row by row, in the order of the pieces, so edges of one row keep their
+    original order. The bucket of an id comes from a table by its high bits, corrected by a few steps.
+[Cost] One random read of each end's id, sequential passes, and one write stream per bucket.
+[Not chosen] Sorting a piece by row at once: its writes are random, and merging pieces needs a heap. Binary search for
+    the bucket: 3 times slower than the table with 64 buckets.
 
-[Algorithm] FNV-1a over the bytes of a string, and SplitMix64's finalizer, because FNV's high bits are poor in short
-    strings. Ranges of strings are found by binary search among the strings that separate them. Rows are grouped by a
-    stable counting sort.
+[Algorithm] Strings: FNV-1a over the bytes, then SplitMix64's finalizer, because FNV's high bits are poor for short
+    strings. A binary search among the separating strings finds the range of a string. Rows are grouped by a stable
+    counting sort.
     Source: Fowler, Noll, Vo, "The FNV non-cryptographic hash algorithm", draft-eastlake-fnv.
-[Cost] A multiplication per byte: 45 million strings of 12 bytes a second.
-[Not chosen] Eight bytes at a time: tails need a loop of their own, and reading the file takes twenty times as long.
+[Cost] A multiplication per byte: 45 million strings of 12 bytes per second.
+[Not chosen] Eight bytes at a time: tails need a loop of their own, and reading the file takes twenty times as long as
+    hashing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def hash_strings(values: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> No
 def find_ranges(
     values: np.ndarray, offsets: np.ndarray, bound_values: np.ndarray, bound_offsets: np.ndarray, out: np.ndarray
 ) -> None:
-    """Write how many bounds are not above each string, compared byte by byte.
+    """Write the number of bounds that are not above each string, in byte order.
 
     Args:
         values: uint8[num_bytes], bytes of the strings.
@@ -77,11 +78,11 @@ def find_ranges(
 
 @kernel
 def group_rows(buckets: np.ndarray, next_places: np.ndarray, order: np.ndarray) -> None:
-    """Write the rows of each bucket, one bucket after the other, in their own order inside a bucket.
+    """Write row numbers grouped by bucket, in original order inside a bucket.
 
     Args:
         buckets: uint32[n], the bucket of each row.
-        next_places: int64[num_buckets], the first place of each bucket; overwritten.
+        next_places: int64[num_buckets], the first position of each bucket; overwritten.
         order: uint32[n], out.
     """
     for i in range(len(buckets)):
@@ -96,7 +97,7 @@ def number_nodes(owners: np.ndarray, next_ids: np.ndarray, ids: np.ndarray) -> N
 
     Args:
         owners: integer[n], the part of each node, in ``[0, num_parts)``.
-        next_ids: int64[num_parts], the next free id of each part; moved on.
+        next_ids: int64[num_parts], in and out: the next free id of each part.
         ids: integer[n], out.
     """
     for i in range(len(owners)):
@@ -127,8 +128,8 @@ def find_buckets(
     Args:
         ids: integer[n], in ``[0, starts[-1])``.
         starts: int64[num_buckets + 1], bucket ``b`` has the ids ``[starts[b], starts[b + 1])``.
-        guesses: int64[m], a bucket that is not above that of any id whose bits from ``shift`` on are the index.
-        shift: Bits of an id that do not count for ``guesses``.
+        guesses: int64[m], lower bound of the bucket for ids with ``id >> shift`` equal to the index.
+        shift: See ``guesses``.
         counts: int64[num_buckets], added to.
         buckets: integer[n], out.
     """
@@ -152,7 +153,7 @@ def group_buckets(
         own_ids: integer[n], ids of the owning ends.
         other_ids: integer[n], ids of the other ends.
         buckets: integer[n], the bucket of each edge.
-        next_places: int64[num_buckets], the first place of each bucket; overwritten.
+        next_places: int64[num_buckets], the first position of each bucket; overwritten.
         rows: integer[n], out: ``own_ids``, grouped.
         others: integer[n], out: ``other_ids``, grouped.
         offsets: uint32[n], out: the position of each edge in the piece.
@@ -170,14 +171,17 @@ def group_buckets(
 def count_between(
     src_buckets: np.ndarray, src_parts: np.ndarray, dst_buckets: np.ndarray, dst_parts: np.ndarray, between: np.ndarray
 ) -> int:
-    """Count the edges between parts; return how many have their ends in different ones.
+    """Count the edges between each pair of parts.
 
     Args:
         src_buckets: integer[n], the bucket of each source.
         src_parts: int64[num_src_buckets], the part of each bucket.
         dst_buckets: integer[n], the bucket of each destination.
         dst_parts: int64[num_dst_buckets], the part of each bucket.
-        between: int64[num_parts, num_parts], added to; of no rows where pairs do not matter.
+        between: int64[num_parts, num_parts], added to; without rows, pairs are not counted.
+
+    Returns:
+        Number of edges with ends in different parts.
     """
     num_cut = 0
     for i in range(len(src_buckets)):
@@ -207,20 +211,22 @@ def place_edges(
     ids: np.ndarray, others: np.ndarray, offsets: np.ndarray, first_id: int, first_key: int, first_place: int,
     next_places: np.ndarray, indices: np.ndarray, keys: np.ndarray, places: np.ndarray,
 ) -> int:  # fmt: skip
-    """Place a piece's share of some rows behind what is there of each row; return how many edges were placed.
+    """Append a piece's edges to the rows that own them.
 
     Args:
-        ids: integer[n], ids of owning ends; edges of other rows are passed over.
+        ids: integer[n], ids of owning ends; edges of rows out of range are skipped.
         others: integer[n], ids of the other ends.
-        offsets: uint32[n], positions in the piece; empty where keys are not asked for.
+        offsets: uint32[n], positions in the piece; empty if keys are not wanted.
         first_id: The id of row 0.
         first_key: The edge key of position 0 in the piece.
-        first_place: Edges of these rows in earlier shares.
-        next_places: int64[num_rows], where the next edge of each row goes; moved on.
+        first_place: Number of edges of these rows in earlier pieces.
+        next_places: int64[num_rows], in and out: next free position of each row.
         indices: integer[num_edges], out.
-        keys: integer[num_edges], out: edge keys; empty where they are not asked for.
-        places: integer[num_edges], out: the number of each edge among all those that were placed; empty where they are
-            not asked for.
+        keys: integer[num_edges], out: edge keys; empty if not wanted.
+        places: integer[num_edges], out: number of each edge in the order of placement; empty if not wanted.
+
+    Returns:
+        Number of placed edges.
     """
     num_rows = len(next_places)
     has_keys, has_places = len(keys) > 0, len(places) > 0

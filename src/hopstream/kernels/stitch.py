@@ -1,11 +1,11 @@
-"""Splits a request by owner, and puts the owners' answers back in the request's order.
+"""Splits a request by part, and merges the parts' replies in the request's order.
 
-[Algorithm] Cutting is a counting sort of positions by part; putting back copies whole rows or whole runs to where the
-    carried positions say. Rows are copied as bytes, because a row that came over the wire may start at any address.
-[Cost] Cutting: two passes over the ids, one binary search over the parts each. Putting back: 38 GB/s in cache for rows
-    of 400 bytes, 1.1 GB/s for rows of 4 bytes.
-[Not chosen] ``out[positions] = rows`` in numpy: 24 GB/s and 3.2 GB/s, but 0.3 GB/s where 4-byte rows are not aligned.
-    A mask per group instead of the sort: one pass per group. Sorting replies by arrival: arrival means nothing.
+[Algorithm] Splitting is a counting sort of positions by part. Merging copies whole rows or runs to these positions.
+    Rows are copied as bytes, because a row from the network may start at any address.
+[Cost] Splitting: two passes over the ids, each with a binary search over the parts per id. Merging: 38 GB/s in cache
+    for rows of 400 bytes, 1.1 GB/s for rows of 4 bytes.
+[Not chosen] ``out[positions] = rows`` in numpy: 24 GB/s and 3.2 GB/s, but 0.3 GB/s for unaligned 4-byte rows. A mask
+    per part instead of the sort: one pass per part.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def split_by_part(
         ids: int64[n], in ``[0, offsets[-1])``.
         offsets: int64[num_parts + 1], id ranges.
         part_starts: int64[num_parts + 1], out: part ``p`` has ``positions[part_starts[p]:part_starts[p + 1]]``.
-        positions: int64[n], out: where each id was.
+        positions: int64[n], out: original position of each id.
         sorted_ids: int64[n], out: ``ids[positions]``.
     """
     num_parts = len(offsets) - 1
@@ -67,12 +67,12 @@ def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> No
 def scatter_runs(
     values: np.ndarray, lengths: np.ndarray, positions: np.ndarray, offsets: np.ndarray, width: int, out: np.ndarray
 ) -> None:
-    """Copy runs of different lengths, one after the other in ``values``, to where each belongs.
+    """Copy runs of different lengths, concatenated in ``values``, to their positions.
 
     Args:
         values: dtype[sum(lengths) * width].
         lengths: integer[n], elements of each run.
-        positions: int64[n], in ``[0, m)``: run ``i`` goes to ``out[offsets[positions[i]] * width:]``.
+        positions: int64[n], in ``[0, m)``: run ``i`` is copied to ``out[offsets[positions[i]] * width:]``.
         offsets: int64[m + 1], in elements.
         width: Items per element.
         out: dtype[offsets[m] * width].

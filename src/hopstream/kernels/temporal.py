@@ -1,14 +1,13 @@
-"""Finds the edges that are there at a node's time, and draws the latest of them.
+"""Finds the edges up to a node's time limit, and draws the latest of them.
 
-[Algorithm] A node's edges are stored in the order of their times, so those at a time or before it are a prefix, found
-    by binary search without branches. The searches of ``TOGETHER`` nodes take their steps in turn: each asks for the
-    time that its next step compares with, and the others' steps hide the wait. A search that has ended gives its place
-    to the last one.
+[Algorithm] A node's edges are stored in the order of their times, so the edges up to a time are a prefix, found by
+    branchless binary search. The searches of ``TOGETHER`` nodes are interleaved: each prefetches the time for its next
+    step, and the others' steps hide the latency. The last active search takes the place of a finished one.
 [Cost] On R-MAT scale 20, whose sampled nodes have 800 edges on average, 34 ns per node; 108 ns with 32 searches that
     read their node's numbers in every step and kept their places to the end.
-[Not chosen] Scanning rows: right for rows of a few edges, hopeless for hubs. One search after the other: every step of
-    a long row waits for memory. Interpolation between a row's first and last time: no faster even where times are
-    spread evenly. Scanning what is left once it is short: slower than the steps that it saves.
+[Not chosen] Scanning rows: fast for rows of a few edges, slow for hubs. One search after the other: every step in a
+    long row waits for memory. Interpolation between a row's first and last time: no faster even for evenly spread
+    times. Scanning short remaining ranges: slower than the steps that it saves.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ def trim_by_time(
     limits: np.ndarray, is_inclusive: bool, times: np.ndarray, parts: np.ndarray, starts: np.ndarray,
     degrees: np.ndarray,
 ) -> None:  # fmt: skip
-    """Lower each node's degree to the number of its edges that are there at its time.
+    """Lower each node's degree to the number of its edges up to its time limit.
 
     Args:
-        limits: int64[n], the time of each node.
-        is_inclusive: Edges at exactly that time are there.
+        limits: int64[n], the time limit of each node.
+        is_inclusive: Include edges at exactly that time.
         times: int64[num_parts, 2], address table of the edges' int64 times, ascending in each row.
         parts: int32[n] of ``edge_ranges``.
         starts: int64[n] of ``edge_ranges``.
@@ -73,7 +72,7 @@ def trim_by_time(
                 left = lefts[k]
                 half = left >> 1
                 time = array_at(tables[k], sizes[k], np.int64)[np.uint64(lows[k] + half)]
-                # A step that finds the edge there goes on behind it, with what is left of the upper half.
+                # If the middle edge is within the limit, the search continues in the upper half behind it.
                 is_there = np.int64(time < stops[k])
                 low = lows[k] + is_there * (half + 1)
                 left = half - (is_there & ~left & 1)
@@ -94,18 +93,18 @@ def trim_by_time(
 def count_draws(
     count: int, is_replacing: bool, takes_last: bool, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray
 ) -> int:
-    """Say how many neighbours each node will draw, at most.
+    """Write the largest number of neighbours that each node may draw.
 
     Args:
         count: Neighbours per node; -1 means all.
         is_replacing: Draw with replacement.
-        takes_last: The last ``count`` are wanted: ``starts`` and ``degrees`` become theirs.
+        takes_last: Restrict ``starts`` and ``degrees`` to the last ``count`` edges.
         starts: int64[n], in and out.
         degrees: int64[n], in and out.
         counts: int32[n], out.
 
     Returns:
-        The sum of ``counts``; or ``TOO_MANY`` where a node would draw more than an int32 counts.
+        The sum of ``counts``; or ``TOO_MANY`` if a node's count exceeds int32.
     """
     total = 0
     for i in range(len(degrees)):
@@ -126,16 +125,19 @@ def count_draws(
 def take_last(
     own: NodeFilter, indices: np.ndarray, start: int, num: int, count: int, positions: np.ndarray, first: int
 ) -> int:
-    """Write the last ``count`` edges that a node may draw, in stored order; return how many there are.
+    """Write the positions of the last ``count`` eligible edges, in stored order.
 
     Args:
         own: The node's filter.
-        indices: uint32 or int64[edges], its part's.
-        start: Its first edge.
-        num: Its number of edges.
-        count: The most to take.
-        positions: int64[n], out.
-        first: Where to begin in ``positions``.
+        indices: uint32 or int64[edges], ``indices`` of its part.
+        start: Position of its first edge.
+        num: Number of its edges.
+        count: Most edges to take.
+        positions: int64[n], out: ``positions[first:first + taken]``.
+        first: See ``positions``.
+
+    Returns:
+        Number of edges taken.
     """
     taken = 0
     position = start + num

@@ -1,4 +1,4 @@
-"""Chooses the next node of a walk with a memory among the neighbours.
+"""Draws the next nodes of second-order random walks.
 
 [Algorithm] A second-order walk that came from t and stands at v goes to a neighbour x in proportion to the weight of
     the edge times a bias: 1/p where x is t, 1 where t leads to x, 1/q elsewhere. By rejection: candidates are drawn
@@ -49,7 +49,7 @@ def judge_candidates(
     rng_seed: np.uint64, walks: np.ndarray, candidates: np.ndarray, previous: np.ndarray, return_bias: float,
     far_bias: float, verdicts: np.ndarray,
 ) -> None:  # fmt: skip
-    """Accept and reject candidates as far as that can be said without the edges of the previous node.
+    """Accept or reject candidates where this does not depend on the edges of the previous node.
 
     Args:
         rng_seed: uint64.
@@ -282,7 +282,7 @@ def draw_second_order(
     weights: np.ndarray, previous: np.ndarray, previous_rows: np.ndarray, previous_offsets: np.ndarray,
     previous_neighbors: np.ndarray, return_bias: float, far_bias: float, sums: np.ndarray, found: np.ndarray,
 ) -> None:  # fmt: skip
-    """Draw where each walk goes next, from all edges of the node where it stands.
+    """Draw the next node of each walk exactly, from all edges of its current node.
 
     Args:
         rng_seed: uint64.

@@ -1,35 +1,35 @@
-"""Computes what a stored edge weighs, and draws edges in proportion to their weights by running sums.
+"""Draws edges in proportion to their weights by running sums, and reads stored weights.
 
-[Algorithm] With replacement: binary search of a row's running sums. Without: successive sampling, that is every draw
-    is in proportion to the weights of the edges not drawn yet. While no more than half of the row's weight is drawn, by
-    rejection: draw from all edges until one is new; a rejected draw says nothing about the next, so the law of the one
-    accepted is that of the undrawn edges. Then by one draw from the gaps between the edges drawn, whose weights are
-    differences of running sums. Where that costs more than a pass over the row, from the start in short rows, and where
-    the undrawn edges have so little of the row's weight that differences would not tell them apart, what is missing is
-    drawn in one pass over the stored weights: the smallest of exponential variates over weights are the same sample.
-    Rows where no more than ``count`` edges have weight give all of those, found by galloping over the running sums,
-    so that a million edges without weight cost 20 steps.
+[Algorithm] With replacement: binary search of a row's running sums. Without replacement: successive sampling; every
+    draw is in proportion to the weights of the undrawn edges. Up to half of the row's weight is drawn by rejection:
+    draw from all edges until one is new. Draws are independent, so an accepted draw has the distribution of the undrawn
+    edges. Further draws come from the gaps between the drawn edges, whose weights are differences of running sums. One
+    pass over the stored weights replaces them in three cases: in short rows from the start; when draws from gaps would
+    cost more than the pass; and when the undrawn weight is too small for exact differences. The pass takes the smallest
+    exponential variates divided by weights, which have the same distribution.
+    Rows with at most ``count`` edges of weight give all of these, found by galloping over the running sums, so that a
+    million edges without weight cost 20 steps.
     Source: Efraimidis, Spirakis, "Weighted random sampling with a reservoir", IPL 2006; Wong, Easton, "An efficient
     method for weighted sampling without replacement", SIAM Journal on Computing 1980.
-[Cost] Per draw a binary search, O(log num), or two on average while rejecting: each accepts with probability 1/2 or
-    more, so ``MAX_REJECTIONS`` in a row have probability 2**-64 and end in the gaps. O(drawn) to keep the drawn edges
-    sorted, and again for the gaps, so O(count**2) or O(num), whichever is less. Four searches take their steps
-    together and wait for memory together.
-[Not chosen] Alias tables alone: they are faster where few edges of a row are drawn and most of it is eligible, and are
-    taken there (``alias``, ``uses_alias``); but draws of a short prefix of a row, of many of its edges, or of what few
-    edges have most of the weight of are thrown away too often. Exponential variates always: O(num) per hub and batch.
-    Rejection without a bound: an edge of 1 - 1e-9 of the weight takes 1e9 turns.
+[Cost] Per draw a binary search, O(log num), or two on average with rejections: each draw is accepted with probability
+    1/2 or more, so ``MAX_REJECTIONS`` in a row have probability 2**-64; then a gap is drawn from. O(drawn) to keep the
+    drawn edges sorted, and again for the gaps, so O(count**2) or O(num), whichever is less. Four searches are
+    interleaved to share memory latency.
+[Not chosen] Alias tables alone: they are faster if few edges of a row are drawn and most of the row is eligible, and
+    are used there (``alias``, ``uses_alias``). Otherwise, too many draws are rejected: for a short prefix of a row, for
+    many edges, or if few edges have most of the weight. Exponential variates always: O(num) per hub and batch.
+    Rejection without a bound: an edge with 1 - 1e-9 of the weight takes 1e9 turns.
 
-Running sums are as ``add_weight`` makes them: they rise exactly where an edge has weight. A difference of running sums
-is off by up to 2**-53 of the row's weight per edge in it. Gaps are drawn from where that is less than ``2**-17`` of the
-weight left in them (``REST_PER_EDGE``); so every draw has its chance to 1e-5, whatever the weights are, and to far less
-unless most of a row's weight is drawn.
+``add_weight`` makes the running sums: they rise exactly at edges with weight. A difference of running sums has an error
+of up to 2**-53 of the row's weight per edge of the row. Gaps are used only if this error is below ``2**-17`` of the
+undrawn weight (``REST_PER_EDGE``). So the probability of every draw is exact to 1e-5 for any weights, and much more
+exact unless most of a row's weight is drawn.
 
-[Algorithm] Weights are read where the part stores them, in the dtype they have there. Kernels are given the address and
-    the place of the dtype in ``WEIGHT_DTYPES``, so that one compiled kernel serves all dtypes.
-[Cost] A chain of comparisons that go the same way for a whole row, beside the read.
-[Not chosen] Differences of running sums: an edge stored after one that is 1e16 times as heavy has any weight then. The
-    array itself as an argument: every kernel compiled once per dtype.
+[Algorithm] Weights are read from the part, in their stored dtype. Kernels take the address and the index of the dtype
+    in ``WEIGHT_DTYPES``, so that one compiled kernel serves all dtypes.
+[Cost] A chain of comparisons with the same outcome for a whole row, beside the read.
+[Not chosen] Differences of running sums: they are arbitrary for an edge stored after one that is 1e16 times as heavy.
+    The array itself as an argument: every kernel would be compiled once per dtype.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from hopstream.kernels.smallest import insert_position, offer, sort_positions
 WEIGHT_DTYPES = (
     "float64", "float32", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"
 )  # fmt: skip
-"""Weights are read in the dtype in which they are stored; its place here is their kind."""
+"""Dtypes of readable weights; the index of a dtype is its kind."""
 FLOAT64 = 0
 UNREADABLE = -1
-"""The kind of other weights (float16), which are only known by their order and by their running sums."""
+"""Kind of other weights (float16), which kernels know only by their order and their running sums."""
 
 
 def weight_kind(dtype: np.dtype[Any] | None) -> int:
-    """The number by which kernels know the dtype of weights; None means no weights."""
+    """Kind of a dtype of weights, for kernels; ``UNREADABLE`` for other dtypes and for None."""
     return WEIGHT_DTYPES.index(dtype.name) if dtype is not None and dtype.name in WEIGHT_DTYPES else UNREADABLE
 
 
 @inlined
 def stored_weight(address: int, kind: int, position: int) -> float:
-    """One of the weights at an address; kinds are the places of ``WEIGHT_DTYPES``."""
+    """Read a weight at a position of the array at ``address``; ``kind`` is an index of ``WEIGHT_DTYPES``."""
     place, num = np.uint64(position), position + 1
     weight = 0.0
     if kind == 0:
@@ -91,16 +91,16 @@ MAX_REJECTIONS = 64
 LANES = 4
 PASS_FACTOR = 2
 REST_PER_EDGE = 2.0**-36
-"""The share of a row's weight, per edge of it, that must be undrawn for differences of sums to be exact enough."""
+"""Undrawn share of a row's weight, per edge of the row, from which on differences of sums are exact enough."""
 WAIT_SCALE = 2.0**60
 SCALED_TOTAL = 2.0**960
-"""Weights of smaller rows are scaled up for waits, so that no wait is infinite; powers of 2 change no order."""
+"""Weights of rows with a smaller total are scaled up, so that no variate is infinite; powers of 2 keep the order."""
 PASS_SALT = np.uint64(0x6A09E667F3BCC909)
 
 
 @inlined
 def add_weight(running_sum: float, weight: float) -> float:
-    """The next running sum of a row: above the last one exactly where the weight is above 0, however small it is."""
+    """Next running sum of a row; it rises exactly if the weight is above 0, however small it is."""
     if weight <= 0.0:
         return running_sum
     return max(running_sum + weight, np.nextafter(running_sum, np.inf))
@@ -108,7 +108,7 @@ def add_weight(running_sum: float, weight: float) -> float:
 
 @inlined
 def weight_at(sums: np.ndarray, start: int, position: int) -> float:
-    """The weight of the edge at a position of the row that begins at ``start``; 0.0 exactly where it has none."""
+    """Weight of an edge by running sums of its row from ``start``; exactly 0.0 without weight."""
     if position == start:
         return sums[np.uint64(position)]
     return sums[np.uint64(position)] - sums[np.uint64(position - 1)]
@@ -116,7 +116,7 @@ def weight_at(sums: np.ndarray, start: int, position: int) -> float:
 
 @inlined
 def edge_weight(sums: np.ndarray, weights: int, kind: int, start: int, position: int) -> float:
-    """As ``weight_at``, but exact where weights can be read."""
+    """Same as ``weight_at``, but exact if weights are readable."""
     if kind < 0:
         return weight_at(sums, start, position)
     return stored_weight(weights, kind, position)
@@ -124,9 +124,9 @@ def edge_weight(sums: np.ndarray, weights: int, kind: int, start: int, position:
 
 @inlined
 def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> int:
-    """The first of ``num`` positions from ``low`` on whose running sum minus ``base`` is above ``x``; else the last.
+    """Find the first position from ``low`` with a running sum minus ``base`` above ``x``, else the last.
 
-    Where it is above, the edge there has weight: the one before it has a smaller running sum. ``num`` is 1 or more.
+    An edge that is found to be above has weight, because the running sum before it is smaller. ``num`` is 1 or more.
     """
     while num > 1:
         half = num >> 1
@@ -137,7 +137,7 @@ def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> i
 
 @inlined
 def _find_weighted(sums: np.ndarray, low: int, num: int, base: float, weight: float, x: float) -> int:
-    """As ``find_above`` for edges of some weight together, but always one that has weight, whatever rounding did."""
+    """Same as ``find_above`` for edges of total ``weight``, but never an edge without weight."""
     position = find_above(sums, low, num, base, x)
     if not sums[np.uint64(position)] - base > x:
         position = find_above(sums, low, num, base, np.nextafter(weight, 0.0))
@@ -153,7 +153,7 @@ def _share(stream: np.uint64, turn: int, total: float) -> float:
 def _find_four(
     stream: np.uint64, turn: int, sums: np.ndarray, start: int, num: int, total: float
 ) -> tuple[np.int64, np.int64, np.int64, np.int64]:
-    """What four turns draw from a whole row; the searches take their steps together and so wait for memory together."""
+    """Draw four turns from a whole row, by interleaved searches that share memory latency."""
     x0, x1 = _share(stream, turn, total), _share(stream, turn + 1, total)
     x2, x3 = _share(stream, turn + 2, total), _share(stream, turn + 3, total)
     low0 = low1 = low2 = low3 = np.int64(start)
@@ -179,9 +179,9 @@ def _find_four(
 
 @inlined
 def next_weighted(sums: np.ndarray, position: int, end: int, running_sum: float) -> int:
-    """The first position in ``[position, end)`` whose running sum is above the one before ``position``; else ``end``.
+    """Find the first edge with weight in ``[position, end)``, else ``end``, by a galloping search.
 
-    It gallops: O(1) where weights are common, O(log) where edges without weight lie between.
+    ``running_sum`` is the sum before ``position``. O(1) if weights are common, O(log) over edges without weight.
     """
     step = 1
     while position < end and not sums[np.uint64(min(position + step, end) - 1)] > running_sum:
@@ -194,10 +194,10 @@ def next_weighted(sums: np.ndarray, position: int, end: int, running_sum: float)
 
 @kernel
 def take_weighted(sums: np.ndarray, start: int, num: int, count: int, positions: np.ndarray, first: int) -> int:
-    """Write the first ``count`` edges that have weight, in stored order; the number tells whether there are more.
+    """Write the first ``count`` edges with weight, in stored order.
 
     Returns:
-        How many edges have weight, at most ``count + 1``.
+        Number of edges with weight; ``count + 1`` if there are more than ``count``.
     """
     end = start + num
     position = start
@@ -224,20 +224,20 @@ def draw_weighted(
 
     Args:
         stream: uint64 of ``node_stream``.
-        sums: float64[edges], running sums that begin anew in each row.
-        weights: Address of the weights themselves, in the places of ``sums``; not read with replacement.
-        kind: ``weight_kind`` of their dtype; where it is ``UNREADABLE``, differences of running sums stand for them.
+        sums: float64[edges], running sums that start from 0 in each row.
+        weights: Address of the weights, in the order of ``sums``; not read with replacement.
+        kind: ``weight_kind`` of their dtype; for ``UNREADABLE``, differences of running sums are used instead.
         start: Position of the row's first edge.
         num: Number of eligible edges, the first ones of the row.
-        count: How many to draw; -1 means all that have weight.
-        is_replacing: Draw with replacement; ignored where ``count`` is -1.
+        count: Number of edges to draw; -1 means all with weight.
+        is_replacing: Draw with replacement; ignored if ``count`` is -1.
         variates: uint64[min(count, num)] or more, scratch; not used with replacement.
-        positions: int64[n], out: ``positions[first:first + drawn]``; in the order of the draws with replacement, else
-            in stored order.
-        first: See there.
+        positions: int64[n], out: ``positions[first:first + drawn]``; in the order of draws with replacement, else in
+            stored order.
+        first: See ``positions``.
 
     Returns:
-        How many were drawn: ``count``, or fewer where fewer edges have weight (with replacement: none).
+        Number of drawn edges: ``count``, or fewer if fewer edges have weight; with replacement 0 if no edge has weight.
     """
     if num <= 0 or count == 0 or not sums[np.uint64(start + num - 1)] > 0.0:
         return 0
@@ -262,24 +262,24 @@ def draw_missing(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int, turn: int,
 ) -> int:  # fmt: skip
-    """Complete draws without replacement that were begun by other means.
+    """Complete draws without replacement that another method began.
 
     Args:
         stream: As for ``draw_weighted``.
-        sums: As there.
-        weights: As there.
-        kind: As there.
-        start: As there.
-        num: As there.
-        count: How many are wanted, ``num`` at most.
-        variates: As there.
-        positions: As there; ``positions[first:first + drawn]`` are drawn already, in any order.
-        first: As there.
-        drawn: See there.
-        turn: The first turn of the stream that was not used.
+        sums: As for ``draw_weighted``.
+        weights: As for ``draw_weighted``.
+        kind: As for ``draw_weighted``.
+        start: As for ``draw_weighted``.
+        num: As for ``draw_weighted``.
+        count: Number of edges to draw in all, at most ``num``.
+        variates: As for ``draw_weighted``.
+        positions: As for ``draw_weighted``; ``positions[first:first + drawn]`` are drawn already, in any order.
+        first: See ``positions``.
+        drawn: See ``positions``.
+        turn: The first unused turn of the stream.
 
     Returns:
-        How many are drawn in the end, as for ``draw_weighted``; in stored order.
+        Number of drawn edges, as for ``draw_weighted``; they are in stored order.
     """
     weighted = 0
     position, running_sum = start, 0.0
@@ -299,7 +299,7 @@ def _draw_in_one_pass(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int,
 ) -> int:  # fmt: skip
-    """Draw what is missing to ``count`` among the edges that are not ``positions[first:first + drawn]``, sorted."""
+    """Complete draws to ``count`` in one pass; ``positions[first:first + drawn]`` is drawn and sorted."""
     heap = first + drawn
     next_drawn = 0
     size = ZERO
@@ -313,7 +313,7 @@ def _draw_in_one_pass(
             next_drawn += 1
             continue
         u = open_fraction(mix64((stream ^ PASS_SALT) + np.uint64(i) * GOLDEN))
-        # -log(u) is at least 1 - u, which spares most edges the logarithm.
+        # -log(u) is at least 1 - u, so most edges need no logarithm.
         if 1.0 - u >= longest * weight:
             continue
         wait = ordered_bits(-natural_log(u) / weight)
@@ -329,7 +329,7 @@ def _draw_successively(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int, turn: int,
 ) -> int:  # fmt: skip
-    """Draw what is missing to ``count``; ``drawn`` are, in stored order, in turns before ``turn``."""
+    """Complete draws to ``count`` one by one; ``drawn`` edges are drawn already, in stored order."""
     total = sums[np.uint64(start + num - 1)]
     drawn_weight = 0.0
     for k in range(first, first + drawn):
@@ -368,7 +368,7 @@ def _draw_successively(
 
 @kernel
 def _undrawn_weight(sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int) -> float:
-    """The weight in the gaps between the positions drawn."""
+    """Total weight of the gaps between the drawn positions."""
     rest = 0.0
     for k in range(drawn + 1):
         rest += max(_gap(sums, start, num, positions, first, drawn, k)[3], 0.0)
@@ -379,7 +379,7 @@ def _undrawn_weight(sums: np.ndarray, start: int, num: int, positions: np.ndarra
 def _find_undrawn(
     u: float, rest: float, sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int
 ) -> int:
-    """The edge at the fraction ``u`` of the weight ``rest`` of all gaps between the positions drawn; -1 without any."""
+    """Find the edge at the fraction ``u`` of the total weight ``rest`` of all gaps, or -1."""
     x = u * rest
     last = (-1, 0, 0.0, 0.0)
     for k in range(drawn + 1):
@@ -398,7 +398,7 @@ def _find_undrawn(
 def _gap(
     sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int, k: int
 ) -> tuple[int, int, float, float]:
-    """First position, length, running sum before it, and weight of the gap before the ``k``-th position drawn."""
+    """First position, length, sum before, and weight of the gap before the ``k``-th drawn position."""
     low = start
     base = 0.0
     if k > 0:

@@ -1,6 +1,6 @@
 """Loaders: mini-batches for training and inference in PyTorch.
 
-``__init__.pyi`` lists them; each is loaded on first use.
+Each public name is loaded on first use; importing ``hopstream.load`` loads neither torch nor numba.
 """
 
 from hopstream.public import public_names

@@ -1,7 +1,7 @@
-"""Loading of anchors for link prediction, together with the nodes that they are and are not linked with.
+"""Loader for anchor-based link prediction: anchors with their positive and negative label nodes.
 
-Anchor-based link prediction samples one subgraph around anchors and their label nodes. Labels are edges of supervision
-edge types, read from the store, or lists that the user gives: they are not among the edges of the subgraph.
+It samples one subgraph around anchors and their label nodes. Labels are edges of supervision edge types, read from the
+store, or lists that the user gives. They are not among the edges of the subgraph.
 """
 
 from __future__ import annotations
@@ -51,39 +51,40 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "input_nodes": "it is called anchors= here",
     "supervision_edge_type": "it is called supervision= here, one edge type or several",
 }
-"""Options of other loaders that are not options here, and what to do instead."""
+"""Refused options of other loaders to remedies."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ABLPArguments(LoadSettings, SamplingSettings, GraphSource):
     """Arguments of ``ABLPLoader``; ``time_attr`` and ``disjoint`` are refused.
 
-    With ``PPRSettings``, ``reverse_types`` is the only one of sampling.
+    With ``PPRSettings``, ``reverse_types`` is the only sampling option.
 
     Attributes:
-        num_neighbors: Neighbours per hop, as for ``NeighborLoader``. Edge types that labels are read from, and the
-            edge types that are their reverses by name or by ``reverse_types``, are never followed; naming one is an
-            error. With ``PPRSettings``, anchors and label nodes have neighbourhoods by personalised PageRank, as
-            ``PPRLoader`` finds and names them, for each of their types.
-        anchors: The nodes to start from, each once, as ``NeighborLoader`` takes its seeds; with ``labels`` as keys.
-        supervision: The edge type, or types, whose edges join anchors to their positive labels. With ``labels`` it
-            may be any three names of which the first and the last are node types.
+        num_neighbors: Neighbours per hop, as for ``NeighborLoader``. Edge types that labels are read from are never
+            followed, nor are their reverses by name or by ``reverse_types``; naming one is an error. With
+            ``PPRSettings``, neighbourhoods of anchors and label nodes come from personalised PageRank, as for
+            ``PPRLoader``.
+        anchors: The nodes to start from, each once, in the forms of ``NeighborLoader``'s seeds. With ``labels``, give
+            their keys.
+        supervision: The edge type or types whose edges join anchors to their positive labels. With ``labels`` an edge
+            type need not exist, but its first and its last name must be node types.
         negatives: Edge types of user-given negatives: one for the only supervision edge type, or supervision edge
             type to negative edge type.
-        labels: The label nodes of the anchors, which are then not read from edges: supervision edge type to
-            positives, or to a tuple of positives and negatives (or None). Each is one row of int64 keys per anchor,
-            in the order of ``anchors``: a ``RaggedArray``, a list of arrays, or a matrix int64[num_anchors, m]
-            padded with -1. A key that a row has twice is listed twice. A supervision edge type that is in the graph
-            is followed like any other, unless the dataset says that it holds labels (``label_types``).
-        label_split: A split of the supervision edge types: positive labels are those of their edges that are in it.
-            None: all of their edges are. The dataset must keep edge keys.
-        label_direction: ``out``: anchors are the sources of label edges; ``in``: their destinations. The dataset
-            must hold that direction, unless labels are given.
-        max_labels: Most labels of one anchor and edge type, drawn uniformly anew in every batch; -1 for all.
-            Negatives are counted by themselves.
-        exclude_labels: Do not follow edges between anchors and their labels in a batch, nor their reverses, in any
-            edge type that is known to hold them: the supervision edge type, its reverse, and what ``label_types``
-            says. Other edges are drawn in their place.
+        labels: The label nodes of the anchors; labels are then not read from edges. A mapping of supervision edge type
+            to positives, or to a tuple of positives and negatives (or None). Each has one row of int64 keys per
+            anchor, in the order of ``anchors``: a ``RaggedArray``, a list of arrays, or a matrix int64[num_anchors, m]
+            padded with -1. Repeated keys of a row are kept. A supervision edge type of the graph is followed like any
+            other, unless the dataset declares that it holds labels (``label_types``).
+        label_split: A split of the supervision edge types: only its edges are positive labels. None: all edges are.
+            The dataset must keep edge keys.
+        label_direction: ``out``: anchors are the sources of label edges. ``in``: they are the destinations. The
+            dataset must hold that direction, unless labels are given.
+        max_labels: Most labels of one anchor and edge type, drawn uniformly in every batch; -1 for all. The limit
+            holds for positives and for negatives separately.
+        exclude_labels: Do not follow edges between a batch's anchors and their labels, nor the reverses of these edges.
+            This covers the supervision edge type, its reverse, and edge types that ``label_types`` relates to it.
+            Other edges are drawn in their place.
     """
 
     num_neighbors: NumNeighbors | PPRSettings = field(kw_only=False)
@@ -97,7 +98,7 @@ class ABLPArguments(LoadSettings, SamplingSettings, GraphSource):
     exclude_labels: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts each other, and what needs trees."""
+        """Refuse contradicting options, and options that need trees."""
         super().__post_init__()
         self._read_flags(ABLPArguments)
         if self.labels is not None and (self.negatives is not None or self.label_split is not None):
@@ -113,12 +114,12 @@ class ABLPArguments(LoadSettings, SamplingSettings, GraphSource):
 
 
 class ABLPLoader(SubgraphLoader):
-    """Mini-batches around anchors and their label nodes, in one subgraph, as PyG's ``Data`` or ``HeteroData``.
+    """Mini-batches around anchors and their label nodes, as PyG's ``Data`` or ``HeteroData``.
 
     The anchors are the first nodes of their type. For every supervision edge type a batch has ``y_positive``
-    int64[2, n] (places of anchors and of their label nodes among the nodes of their types) and, where there are
-    negatives, ``y_negative`` likewise; both are attributes of the supervision edge type. With ``PPRSettings`` it also
-    has the edges that a batch of ``PPRLoader`` has, from anchors and from label nodes.
+    int64[2, n]: slots of anchors and of their label nodes, among the nodes of their types. If there are negatives, it
+    has ``y_negative`` in the same form. Both are attributes of the supervision edge type. With ``PPRSettings`` a batch
+    also has the edges of a ``PPRLoader``'s batch, from anchors and from label nodes.
     """
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES | PPR_ATTRIBUTES
@@ -128,9 +129,9 @@ class ABLPLoader(SubgraphLoader):
         """Open the source and check every setting against it.
 
         Raises:
-            SettingsError: A setting that cannot be met.
-            UnknownNameError: A node type, edge type, split or feature that the graph does not have.
-            IdRangeError: An anchor or a label outside 0..n-1 of its type.
+            SettingsError: A setting cannot be met.
+            UnknownNameError: The graph has no such node type, edge type, split or feature.
+            IdRangeError: An anchor or a label is outside 0..n-1 of its type.
         """
         if isinstance(arguments.num_neighbors, PPRSettings):
             arguments = _beside_ppr(arguments, arguments.num_neighbors, self._recipe.options)
@@ -149,7 +150,7 @@ class ABLPLoader(SubgraphLoader):
         self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
 
     def facts(self) -> Facts:
-        """What decides over the batches: a saved state is refused where one of them differs."""
+        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
         labels = self._labels
         return {
             **self._setup.facts(),
@@ -168,7 +169,7 @@ class ABLPLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """The loader in one line."""
+        """A description of the loader in one line."""
         supervision = ", ".join(map(type_label, self._labels.positive))
         return (
             f"ABLPLoader({self._anchors.num_seeds} anchors ({self._anchors.name}), {supervision}, "
@@ -176,12 +177,15 @@ class ABLPLoader(SubgraphLoader):
         )
 
     def _holders_of_labels(self) -> tuple[EdgeType, ...]:
-        """The edge types that hold labels, so that none is followed: those that are read, or are said to hold some."""
+        """Edge types that hold labels and must not be followed.
+
+        Labels read from edges: all label edge types. Given labels: the edge types in the schema's ``label_types``.
+        """
         known = self.schema.label_types
         return tuple(t for t in self._labels.edge_types if self._given is None or t in known)
 
     def _plan_around(self, setup: LoaderSetup, num_neighbors: NumNeighbors | PPRSettings) -> SamplePlan | PPRPlan:
-        """What is sampled around anchors and label nodes, without the edge types that hold labels."""
+        """Make the plan that samples around anchors and label nodes without edge types that hold labels."""
         labeled = (self._labels.label_type(t) for t in self._labels.edge_types)
         types = tuple(dict.fromkeys((self._anchors.node_type, *labeled)))
         hidden = hidden_types(self._holders_of_labels(), self._sampling.reverse_types)
@@ -212,7 +216,7 @@ class ABLPLoader(SubgraphLoader):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AnchorInputs:
-    """What batches of anchors start from."""
+    """Inputs of batches of anchors."""
 
     anchors: Seeds
     labels: Labels
@@ -263,7 +267,7 @@ class AnchorMaker(BatchMaker[AnchorInputs]):
     def _seeds(
         self, anchor_ids: IntArray, found: Sequence[LabelNodes]
     ) -> tuple[dict[str, IntArray], dict[EdgeType, dict[str, IntArray]]]:
-        """Distinct seeds per type, anchors first, and the places of anchors and labels among them."""
+        """Distinct seeds per type, anchors first, and pairs of anchor and label slots among them."""
         anchor_type = self._inputs.anchors.node_type
         pieces: dict[str, list[IntArray]] = {anchor_type: [anchor_ids]}
         for labels in found:
@@ -282,7 +286,7 @@ class AnchorMaker(BatchMaker[AnchorInputs]):
 
 
 def _beside_ppr(arguments: ABLPArguments, settings: PPRSettings, given: Iterable[str]) -> ABLPArguments:
-    """The arguments with what ``PPRSettings`` says in their place.
+    """Return the arguments with the options that ``PPRSettings`` decides.
 
     Raises:
         SettingsError: An option is given that ``PPRSettings`` decides.
@@ -294,7 +298,7 @@ def _beside_ppr(arguments: ABLPArguments, settings: PPRSettings, given: Iterable
 
 
 def _read_labels(store: Store, arguments: ABLPArguments) -> tuple[Labels, GivenLabels | None]:
-    """Where labels are: in edges, or in what the user gave."""
+    """Check the labels' sources: edge types of the graph, or given lists."""
     about = arguments.label_direction, arguments.max_labels
     if arguments.labels is not None:
         given = read_given_labels(store, arguments.supervision, arguments.labels, *about)
@@ -321,7 +325,7 @@ def _read_anchors(store: Store, anchors: SeedsLike, labels: Labels) -> Seeds:
 
 
 def _check_listed(anchors: Seeds) -> None:
-    """Raise ``SettingsError`` unless anchors are keys, each of which has its row of given labels."""
+    """Raise ``SettingsError`` unless anchors are keys, so that each has its row of given labels."""
     if anchors.keys is None or not anchors.may_repeat:
         raise SettingsError(
             f"anchors are {anchors.name}, and labels are given row by row; give the anchors as keys, in the rows' order"
@@ -329,14 +333,14 @@ def _check_listed(anchors: Seeds) -> None:
 
 
 def hidden_types(holders: Sequence[EdgeType], reverse_types: Mapping[EdgeType, EdgeType]) -> set[EdgeType]:
-    """Edge types that hold labels and those that hold their reverses: following one would give the answer away."""
+    """Edge types that hold labels or their reverses; following one would leak the labels."""
     return {*holders, *(reverse_types[t] for t in holders if t in reverse_types)}
 
 
 def without_labels(
     schema: GraphSchema, num_neighbors: NumNeighbors, hidden: set[EdgeType]
 ) -> dict[EdgeType, Sequence[int]]:
-    """Neighbours per hop and edge type, none along hidden edge types.
+    """Return neighbours per hop and edge type, with 0 for hidden edge types.
 
     Raises:
         SettingsError: ``num_neighbors`` names a hidden edge type with counts.

@@ -1,8 +1,7 @@
-"""Samples batches ahead of the fetching of their columns, so that a cache of rows knows what is needed next.
+"""Samples batches before their columns are fetched, so that a cache of rows knows the next accesses.
 
-The threads of one iteration share a ``SamplingAhead``. A thread that wants a batch first samples what is missing of the
-batches in front of it, then fetches the columns of its own. Batches are the same in any case: what a batch draws does
-not depend on when it is drawn.
+The threads of one iteration share a ``SamplingAhead``. A thread that needs a batch first samples the missing batches
+ahead of it, then fetches the columns of its own batch. The content of a batch does not depend on when it is sampled.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from hopstream.errors import StateError, StoreTimeout
 
 T = TypeVar("T")
 GROUP = 4
-"""Batches that one thread samples together, where their seeds are looked up in one request."""
+"""Batches that one thread samples together; their seeds are looked up in one request."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SamplingAhead(Generic[T]):
-    """Batches of an iteration that are sampled, and those whose turn it is. Safe to use from many threads.
+    """Sampled batches of an iteration, and the next batches to sample. Thread-safe.
 
     Attributes:
-        next_step: The first batch that nobody samples yet.
-        stop: One past the last.
-        num_ahead: How many batches are sampled ahead of the one that is fetched, at most.
-        timeout_s: How long to wait for a batch that another thread samples.
-        group: How many batches one thread samples together.
+        next_step: The first batch that no thread samples yet.
+        stop: One past the last batch.
+        num_ahead: Most batches that are sampled ahead of the batch that is fetched.
+        timeout_s: Seconds to wait for a batch that another thread samples.
+        group: Batches that one thread samples together.
     """
 
     next_step: int
@@ -43,17 +42,17 @@ class SamplingAhead(Generic[T]):
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, step: int, sample: Callable[[range], list[T | BaseException]]) -> T:
-        """The sampled batch of a step, after sampling what is missing ahead of it.
+        """Return the sampled batch of a step, after sampling the missing batches ahead of it.
 
         Args:
             step: The batch; every batch is taken once.
-            sample: Samples some batches, and gives each, or the error that it ended with; fewer where the others would
-                keep the caller waiting. Whoever takes one of these samples it then.
+            sample: Samples a range of batches and returns one batch or error per step. It may return fewer, so that
+                the caller does not wait for the rest; each of these is sampled later, when its step is taken.
 
         Raises:
             StateError: The iteration was ended meanwhile.
-            StoreTimeout: Another thread did not finish sampling it in time.
-            BaseException: The error that its sampling ended with.
+            StoreTimeout: Another thread did not sample the batch in time.
+            BaseException: The sampling of the batch failed with this error.
         """
         while True:
             with self._changed:
@@ -76,7 +75,7 @@ class SamplingAhead(Generic[T]):
         return found
 
     def _wait_for(self, step: int) -> None:
-        """Wait until another thread has sampled a batch, or left it; called with the lock."""
+        """Wait until another thread has sampled a batch or left it out; the caller holds the lock."""
         is_over = self._changed.wait_for(
             lambda: self._is_ended or step in self._done or step in self._late, self.timeout_s
         )
@@ -93,14 +92,17 @@ class SamplingAhead(Generic[T]):
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Let go of all batches; threads that wait for one get ``StateError``."""
+        """Drop all batches; waiting threads get ``StateError``."""
         with self._changed:
             self._is_ended = True
             self._done.clear()
             self._changed.notify_all()
 
     def _claim(self, step: int) -> range:
-        """The batches that the caller is to sample now, perhaps none; the first batches do not wait for many others."""
+        """Claim the batches that the caller must sample now; perhaps none. The caller holds the lock.
+
+        The window grows with the number of taken batches, so that the first batches do not wait for many others.
+        """
         if step in self._late:
             self._late.remove(step)
             return range(step, step + 1)

@@ -1,10 +1,10 @@
-"""Mini-batches: the columns that they bring along, the memory that they use, and how sampled subgraphs become them.
+"""Mini-batches: chooses and fetches columns of sampled subgraphs, and reuses the memory of arrays.
 
-All columns of all types are fetched in one call of the store. Users see keys only; ids stay here.
+One call of the store fetches all columns of all types. Users see keys only; ids are internal.
 
-A fresh 36 MB array costs more than filling it, because the system maps and clears its pages one by one. So blocks of
-memory go round: a block is lent as an array, everything made of that array (views, tensors) keeps the array alive, and
-when the last of them is gone the block comes back.
+Allocating a fresh 36 MB array costs more than filling it, because Linux maps and clears its pages one by one. So
+``BufferPool`` reuses blocks of memory. It lends a block as an array; views and tensors of the array keep it alive. The
+block returns to the pool when the last of them is gone.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from hopstream.store.local import LocalStore
 
 LOG = logging.getLogger(__name__)
 SMALL_BYTES = 1 << 16
-"""Arrays below this size are not worth a block."""
+"""Smaller arrays are allocated without the pool."""
 MAX_SLACK = 2
-"""A block is lent for arrays of no less than this fraction of its size."""
+"""A block is at most this many times as large as the array it is lent for."""
 
 
 class Buffers(Protocol):
-    """Where the arrays of a batch come from."""
+    """Allocator of the arrays of batches."""
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """An array whose content is undefined and which nobody else holds."""
+        """Return an array with undefined content and without other references."""
         ...
 
 
 class BufferPool:
-    """Blocks of memory that come back when nobody holds an array made of them. Safe to use from many threads."""
+    """Pool of memory blocks, lent as arrays; a block returns when its array is collected. Thread-safe."""
 
     def __init__(self, capacity_bytes: int, limit_bytes: int | None = None) -> None:
-        """Make no block before it is needed.
+        """Set the limits; blocks are allocated when they are needed.
 
         Args:
-            capacity_bytes: Bytes of idle blocks that are kept; blocks that are lent do not count.
-            limit_bytes: Bytes of all blocks; None for no limit.
+            capacity_bytes: Most bytes of idle blocks that are kept; lent blocks do not count.
+            limit_bytes: Most bytes of all blocks, idle or lent; None for no limit.
         """
         self._capacity_bytes, self._limit_bytes = capacity_bytes, limit_bytes
         self._lock = threading.Lock()
@@ -79,10 +79,10 @@ class BufferPool:
         self._num_lent = 0
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """An array whose content is undefined; its memory comes back to the pool when nobody holds it any more.
+        """Return an array with undefined content; its memory returns to the pool when the array is collected.
 
         Raises:
-            NoRoomError: There is a limit, and the blocks that are lent leave no room for it.
+            NoRoomError: The lent blocks leave no room for it below ``limit_bytes``.
         """
         dtype = np.dtype(dtype)
         num_bytes = math.prod(shape) * dtype.itemsize
@@ -95,18 +95,18 @@ class BufferPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes that wait for the next batch."""
+        """Bytes of idle blocks."""
         with self._lock:
             self._collect()
             return self._idle_bytes
 
     def collect(self) -> None:
-        """Free the blocks that came back and are too many; without it they wait for the next ``take``."""
+        """Take in returned blocks, and free idle blocks above the capacity; ``take`` does this as well."""
         with self._lock:
             self._collect()
 
     def _pick(self, num_bytes: int) -> NDArray[np.uint8]:
-        """The smallest idle block that fits, or a new one with room for a somewhat larger batch."""
+        """Take the smallest idle block that fits, or allocate one that is an eighth larger."""
         fitting = [b for b in self._idle if num_bytes <= b.nbytes <= MAX_SLACK * num_bytes]
         if not fitting:
             size = num_bytes + num_bytes // 8
@@ -119,7 +119,7 @@ class BufferPool:
         return block
 
     def _make_room(self, num_bytes: int) -> None:
-        """Forget idle blocks until a new one stays within the limit; called with the lock."""
+        """Free idle blocks until a new block fits the limit, and count it as lent; the caller holds the lock."""
         if self._limit_bytes is not None:
             while self._idle and self._lent_bytes + self._idle_bytes + num_bytes > self._limit_bytes:
                 self._idle_bytes -= self._idle.pop(0).nbytes
@@ -131,17 +131,17 @@ class BufferPool:
         self._lent_bytes += num_bytes
 
     def _lend(self, block: NDArray[np.uint8], num_bytes: int) -> NDArray[np.uint8]:
-        # numpy makes a view's base the array that owns the memory, except across types: an array over a memoryview is
-        # the base of every view of it, so its end is the end of all of them.
+        # numpy sets a view's base to the array that owns the memory. An array over a memoryview counts as the owner, so
+        # it is the base of all its views and lives as long as any of them.
         loan = np.frombuffer(block.data, np.uint8, num_bytes)
         number, returned = self._num_lent, self._returned
         self._num_lent += 1
-        # The callback runs in whichever thread lets go of the array, perhaps inside take(): it takes no lock.
+        # The callback runs in the thread that drops the last reference, perhaps inside take(): it must take no lock.
         self._lent[number] = weakref.ref(loan, lambda _: returned.append((number, block)))
         return loan
 
     def _collect(self) -> None:
-        """Move the blocks that came back to the idle ones; forget the oldest where they are too many."""
+        """Move returned blocks to the idle ones; free the oldest above the capacity."""
         while self._returned:
             number, block = self._returned.popleft()
             del self._lent[number]
@@ -160,7 +160,7 @@ EdgeFeatures = Sequence[str] | Mapping[EdgeType, Sequence[str]] | Mapping[str, S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChoice:
-    """Columns per type; every type of the schema is present, if only with none.
+    """Chosen columns of each type. Every type of the schema is present.
 
     Attributes:
         nodes: Node type to feature names.
@@ -172,7 +172,7 @@ class ColumnChoice:
 
     @property
     def has_edge_features(self) -> bool:
-        """Some edge type brings features."""
+        """Whether any edge type has chosen features."""
         return any(self.edges.values())
 
 
@@ -181,13 +181,13 @@ def choose_columns(schema: GraphSchema, node_features: NodeFeatures, edge_featur
 
     Args:
         schema: The graph's schema.
-        node_features: None for all features of all node types; names, which every node type that has them brings; or
-            node type to names, where types left out bring nothing.
-        edge_features: The same for edge types, which are named by a tuple or as ``src__rel__dst``.
+        node_features: None for all features of all node types; names, for every node type that has them; or node type
+            to names, and nothing for other types.
+        edge_features: The same for edge types, named by a tuple or as ``src__rel__dst``.
 
     Raises:
         UnknownNameError: The schema has no such type or feature.
-        SettingsError: A name stands where a list of names is wanted, or a name is given twice.
+        SettingsError: A name is given instead of a list of names, or a name is given twice.
     """
     labels: dict[str | EdgeType, EdgeType] = {type_label(t): t for t in schema.edges} | {t: t for t in schema.edges}
     by_edge_type = _resolve(edge_features, labels)
@@ -252,7 +252,7 @@ Attributes = Mapping[str | EdgeType | None, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchFrame:
-    """What a batch is known to be before its columns are fetched; see ``MiniBatch`` for the attributes."""
+    """Fields of a batch that are known before its columns are fetched; see ``MiniBatch``."""
 
     epoch: int
     index: int
@@ -277,23 +277,23 @@ FRAME_FIELDS = tuple(one.name for one in fields(BatchFrame))
 class MiniBatch(BatchFrame):
     """One sampled subgraph with its columns, as numpy arrays. Every type of the schema is present.
 
-    Arrays belong to whoever holds the batch: they are never written again while a view of them is alive.
+    The consumer owns the arrays: the loader never writes to them while a view of them is alive.
 
     Attributes:
-        epoch: The epoch that the batch is part of.
-        index: Its number in the epoch, over all ranks.
-        seed_type: Node type of the seeds, or edge type where they are links.
-        input_ids: int64[batch_size], the places of the seeds in what the loader was given as seeds.
+        epoch: The batch's epoch.
+        index: Number of the batch in the epoch, over all ranks.
+        seed_type: Node type of the seeds, or edge type if the seeds are links.
+        input_ids: int64[batch_size], positions of the seeds in the loader's input.
         node_keys: Node type to int64[num_nodes], keys; the seeds come first.
         edge_index: Edge type to int64[2, num_edges], slots (positions in ``node_keys``) of sources and destinations.
-        edge_keys: Edge type to int64[num_edges], original edge keys; empty where they were not asked for.
+        edge_keys: Edge type to int64[num_edges], original edge keys; an empty mapping if they were not requested.
         node_features: Node type to feature name to column of num_nodes rows.
         edge_features: Edge type to feature name to column of num_edges rows.
         num_sampled_nodes: Node type to [seeds, new in hop 1, …].
-        num_sampled_edges: Edge type to [drawn in hop 1, …], or None where edges are not in the order of hops.
-        trees: Node type to int64[num_nodes], the tree of each node, where every seed grows its own; else None.
-        attributes: More that a loader tells of the batch: node type, edge type or None (the batch as a whole) to the
-            name of an attribute to its value.
+        num_sampled_edges: Edge type to [drawn in hop 1, …], or None if edges are not in the order of hops.
+        trees: Node type to int64[num_nodes], the tree of each node, if trees are disjoint; else None.
+        attributes: Further attributes that a loader attaches: node type, edge type or None (the whole batch), to name,
+            to value.
     """
 
     node_keys: Mapping[str, IntArray]
@@ -304,16 +304,16 @@ class MiniBatch(BatchFrame):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeedBatch:
-    """What one batch starts from, and what it tells beside its subgraph.
+    """Seeds of one batch, and attributes that do not depend on the subgraph.
 
     Attributes:
-        index: The batch's number in its epoch, over all ranks.
-        seeds: Ids of the seeds, and what is drawn around them.
-        seed_type: Node type of the seeds, or edge type where they are links.
-        input_ids: int64[batch_size], the places of the seeds in what the loader was given as seeds.
-        attributes: As of ``MiniBatch``.
-        seed_keys: int64[batch_size], keys that the first nodes of ``seed_type`` must have; None where nobody knows.
-        arrange: Changes the subgraph before its columns are fetched; None leaves it as it is.
+        index: Number of the batch in its epoch, over all ranks.
+        seeds: Ids of the seeds, and the settings of their draws.
+        seed_type: Node type of the seeds, or edge type if the seeds are links.
+        input_ids: int64[batch_size], positions of the seeds in the loader's input.
+        attributes: As in ``MiniBatch``.
+        seed_keys: int64[batch_size], keys that the first nodes of ``seed_type`` must have; None if unknown.
+        arrange: Changes the subgraph before its columns are fetched; None changes nothing.
     """
 
     index: int
@@ -326,7 +326,7 @@ class SeedBatch:
 
 
 Runner = PlanRunner | PPRRunner
-"""What samples the subgraphs of batches, one or several at once."""
+"""Sampler of the subgraphs of one batch or of several batches at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -335,9 +335,9 @@ class SampledBatch(BatchFrame):
 
     Attributes:
         node_ids: Node type to int64[num_nodes], ids.
-        edge_ids: Edge type to int64[num_edges], ids; empty where nothing is fetched by them.
+        edge_ids: Edge type to int64[num_edges], ids; empty if no column is fetched by them.
         directions: Edge type to the direction whose id space ``edge_ids`` belong to.
-        seed_keys: As of ``SeedBatch``.
+        seed_keys: As in ``SeedBatch``.
     """
 
     node_ids: Mapping[str, IntArray]
@@ -347,20 +347,20 @@ class SampledBatch(BatchFrame):
 
 
 class SubgraphReader:
-    """Brings the columns of sampled subgraphs. One thread uses one reader."""
+    """Fetches the columns of sampled subgraphs. Not thread-safe."""
 
     def __init__(self, store: Store, columns: ColumnChoice, wants_edge_keys: bool, buffers: Buffers) -> None:
-        """Read ``columns``, and edge keys if they are wanted, from ``store`` into arrays of ``buffers``."""
+        """Read ``columns``, and edge keys if wanted, from ``store`` into arrays of ``buffers``."""
         self._store = store
         self._columns = columns
         self._wants_edge_keys = wants_edge_keys
         self.buffers = buffers
-        # With one part the format says that id equals key, which saves two round trips to look keys up.
+        # With one part, ids equal keys by the dataset format; this saves two round trips that look up keys.
         self._has_one_part = store.book.num_parts == 1
         self._known: dict[str, tuple[IntArray, IntArray]] = {}
 
     def look_up(self, seeds: Sequence[tuple[str, IntArray]]) -> None:
-        """Look up the ids of several batches' seeds in one request per node type, for ``ids_of`` to find.
+        """Look up the ids of several batches' seeds, one request per node type; ``ids_of`` finds them.
 
         Args:
             seeds: Node type and int64[n] keys of each batch.
@@ -373,7 +373,11 @@ class SubgraphReader:
             self._known[node_type] = keys, self.ids_of(node_type, keys)
 
     def ids_of(self, node_type: str, keys: IntArray) -> IntArray:
-        """int64[n] ids of nodes given by key."""
+        """Return the int64[n] ids of nodes given by key.
+
+        Raises:
+            FormatError: Several keys have one id, so a part is damaged.
+        """
         if self._has_one_part:
             return keys
         if node_type in self._known:
@@ -382,7 +386,7 @@ class SubgraphReader:
             if np.array_equal(known_keys[at], keys):
                 return cast(IntArray, known_ids[at])
         ids = self._store.lookup(node_type, keys)
-        # A store of files compares the keys of what it finds; a client of servers does not have all keys.
+        # A local store compares the keys of the rows that it finds; a client of servers does not have all keys.
         if not isinstance(self._store, LocalStore) and len(np.unique(ids)) != len(np.unique(keys)):
             raise FormatError(
                 f"several keys of {node_type} have one id; id_of_key.npy of a part is damaged: run hopstream verify "
@@ -391,12 +395,12 @@ class SubgraphReader:
         return ids
 
     def start(self, subgraph: Subgraph, epoch: int, about: SeedBatch, is_kept: bool = False) -> SampledBatch:
-        """The batch of a subgraph, without its columns.
+        """Make the batch of a subgraph, without its columns.
 
         Args:
-            subgraph: What was sampled.
+            subgraph: The sampled subgraph.
             epoch: The batch's epoch.
-            about: What the batch started from.
+            about: The batch's seeds.
             is_kept: Copy ids, because other subgraphs are sampled before the columns are fetched.
         """
         keep = self._copy if is_kept else as_it_is
@@ -418,16 +422,16 @@ class SubgraphReader:
         )
 
     def announce(self, sampled: SampledBatch) -> Fetch:
-        """Tell the store which rows a batch will need; its ids must stay as they are."""
+        """Tell the store which rows a batch will need; the batch's ids must not change afterwards."""
         fetch = self.fetch_of(sampled)
         fetch.announce(self._store)
         return fetch
 
     def finish(self, fetch: Fetch) -> MiniBatch:
-        """The batch with its columns, in new arrays; all columns of all types in one call of the store.
+        """Fetch the columns in one call of the store; return the batch, in arrays of its own.
 
         Raises:
-            FormatError: Seeds were looked up and have other keys.
+            FormatError: The seeds' ids have other keys than the seeds, so a part is damaged.
         """
         columns, sampled = fetch.run(self._store, self.buffers), fetch.sampled
         nodes = {t: columns[t] for t in self._columns.nodes}
@@ -447,7 +451,7 @@ class SubgraphReader:
         )
 
     def fetch_of(self, sampled: SampledBatch) -> Fetch:
-        """What fetches the columns of a batch."""
+        """Make the fetch of a batch's columns."""
         schema = self._store.schema
         wanted: list[_Wanted] = []
         for t, names in self._columns.nodes.items():
@@ -463,7 +467,7 @@ class SubgraphReader:
         return (KEY, *names) if self._wants_edge_keys else names
 
     def _edge_ids(self, edge_type: EdgeType, edges: SampledEdges) -> IntArray:
-        """The ids by which columns of edges are fetched."""
+        """Edge ids for fetching columns; empty if there are none to fetch."""
         return NO_IDS if edges.edge_ids is None or not self._edge_columns(edge_type) else edges.edge_ids
 
     def _edge_index(self, edges: SampledEdges) -> IntArray:
@@ -480,7 +484,7 @@ class SubgraphReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wanted:
-    """Columns of one type that a batch brings along."""
+    """Columns of one type to fetch for a batch."""
 
     of_type: str | EdgeType
     entity: Entity
@@ -490,20 +494,20 @@ class _Wanted:
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """What one batch fetches: one call of the store for all columns of all types."""
+    """Fetch of one batch's columns: one call of the store for all columns of all types."""
 
     sampled: SampledBatch
     wanted: list[_Wanted]
     _announced: list[Any] | None = None
 
     def announce(self, store: Store) -> None:
-        """Tell the store what will be asked for."""
+        """Tell the store which rows ``run`` will fetch."""
         self._announced = store.announce_fetch(
             [FetchRequest(entity=one.entity, names=tuple(one.features), ids=one.ids) for one in self._asked()]
         )
 
     def run(self, store: Store, buffers: Buffers) -> dict[str | EdgeType, dict[str, Column]]:
-        """Make the call, if there is anything to ask: the columns of each type, in arrays of ``buffers``."""
+        """Fetch the columns of each type into arrays of ``buffers``; no call if there is nothing to fetch."""
         found: dict[str | EdgeType, dict[str, Column]] = {}
         for wanted in self.wanted:
             columns: dict[str, Column] = {}
@@ -535,37 +539,37 @@ class Fetch:
 
 
 class BatchFinisher(ABC):
-    """Finishes batches that are sampled here or elsewhere, ahead of their turn or in it. One thread uses one."""
+    """Base class of makers: fetches the columns of sampled batches, and converts them. Not thread-safe."""
 
     def __init__(self, reader: SubgraphReader, convert: Convert) -> None:
-        """Bring together what finishes a batch."""
+        """Fetch columns with ``reader``, and convert batches to the user's format with ``convert``."""
         self._reader, self._convert = reader, convert
         self.stage = "idle"
-        """What is being done, for messages about batches that take too long."""
+        """Current step of the work, for messages about slow batches."""
         self.ahead: SamplingAhead[Fetch] | None = None
-        """Shared by the makers of an iteration that samples ahead."""
+        """Set if the iteration samples ahead; all its makers share it."""
 
     def make(self, epoch: int, step: int) -> Any:
-        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
+        """Make one batch in the user's format; equal arguments give equal batches."""
         self.stage = "sampling"
         return self._finish(self._take(epoch, step))
 
     def _take(self, epoch: int, step: int) -> Fetch | MiniBatch:
-        """One batch, whose columns may be left to fetch."""
+        """Take one sampled batch; its columns may be still to fetch."""
         if self.ahead is None:
             return self._sample_now(epoch, step)
         return self.ahead.take(step, partial(self._sample_ahead, epoch, step))
 
     @abstractmethod
     def _sample_now(self, epoch: int, step: int) -> Fetch | MiniBatch:
-        """Sample one batch in its turn."""
+        """Sample one batch, without sampling ahead."""
 
     @abstractmethod
     def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
-        """Sample some batches in the turn of one; each, or the error that it ended with. See ``SamplingAhead.take``."""
+        """Sample the batches ``steps`` for the caller that needs ``step``; see ``SamplingAhead.take``."""
 
     def _finish(self, taken: Fetch | MiniBatch) -> Any:
-        """Fetch the columns that a batch lacks, and bring it into the form that the user wants."""
+        """Fetch a batch's missing columns, and convert the batch to the user's format."""
         self.stage = "fetching features"
         batch = self._read(taken) if isinstance(taken, Fetch) else taken
         self.stage = "collating"
@@ -576,10 +580,10 @@ class BatchFinisher(ABC):
 
 
 class BatchMaker(BatchFinisher, Generic[Inputs]):
-    """Makes the batches of a loader by their numbers; a loader says what each starts from. One thread uses one."""
+    """Samples the batches of a loader by number; subclasses give each batch's seeds. Not thread-safe."""
 
     def __init__(self, runner: Runner, reader: SubgraphReader, inputs: Inputs, convert: Convert) -> None:
-        """Bring together what makes a batch."""
+        """Sample with ``runner`` from ``inputs``; the rest is as for ``BatchFinisher``."""
         super().__init__(reader, convert)
         self._runner, self._inputs = runner, inputs
         self._slot_map = SlotMap()
@@ -588,7 +592,7 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         return self._reader.fetch_of(*self._sample(epoch, [self._start(epoch, step)], is_kept=False))
 
     def sampled(self, epoch: int, step: int) -> SampledBatch:
-        """Sample one batch and do not fetch its columns; another process fetches them."""
+        """Sample one batch without fetching its columns; another process may fetch them."""
         return self._sample(epoch, [self._start(epoch, step)])[0]
 
     def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
@@ -612,7 +616,7 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         return fetches
 
     def _sample(self, epoch: int, starts: Sequence[SeedBatch], is_kept: bool = True) -> list[SampledBatch]:
-        """Sample some batches together; see ``SubgraphReader.start``."""
+        """Sample several batches together; see ``SubgraphReader.start``."""
         self.stage = "sampling"
         subgraphs = self._runner.run_group([start.seeds for start in starts])
         return [
@@ -621,12 +625,12 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         ]
 
     def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray] | None:
-        """The node type and the keys that a batch will look up, where they are known before it is sampled."""
+        """Node type and keys that a batch will look up, or None if they are not known before sampling."""
         return None
 
     @abstractmethod
     def _start(self, epoch: int, step: int) -> SeedBatch:
-        """What a batch starts from."""
+        """Find the seeds of a batch."""
 
 
 def _arranged(subgraph: Subgraph, start: SeedBatch) -> Subgraph:
@@ -646,5 +650,5 @@ def _features_of(features: Mapping[str, FeatureSchema], names: Sequence[str]) ->
 
 
 def as_it_is(value: V) -> V:
-    """The value as it is: what ``collate="numpy"`` converts a batch to."""
+    """Return the value itself; ``collate="numpy"`` uses it as its conversion."""
     return value

@@ -1,12 +1,12 @@
-"""Embeddings of all nodes on disk.
+"""Files of embeddings of all nodes: writes them in chunks, resumes, and reads them.
 
 ```
-<out>/embeddings.json                       which graph, which layers, which tag
+<out>/embeddings.json                       record of graph, layers, tag and settings
 <out>/keys/<type>/part-00000.npy            int64[rows], keys, ascending
 <out>/layer-1/<type>/part-00000.npy         float[rows, width], in the order of the keys
-<out>/layer-1/<type>/part-00000.chunks/     what is done of a part that is not complete
+<out>/layer-1/<type>/part-00000.chunks/     finished chunks of an incomplete part
 ```
-A file is there when it is complete: it is written under another name and renamed. Parts without nodes have no file.
+Every file is complete: it is written under another name and renamed. Parts without nodes have no file.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ MAX_OFFSET = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingFacts:
-    """What a folder of embeddings says of itself.
+    """Record of a folder of embeddings, stored as ``embeddings.json``.
 
     Attributes:
         graph_id: Fingerprint of the graph.
         dataset_id: Fingerprint of the dataset: rows are in the order of its parts.
-        num_layers: Layers in the end.
-        node_types: Node types that the last layer has.
-        node_offsets: Node type to num_parts + 1 ids, the rows of each part.
-        tag: The user's own name for the model.
-        settings: How neighbours were drawn.
+        num_layers: Layers of the complete embeddings.
+        node_types: Node types of the last layer.
+        node_offsets: Node type to num_parts + 1 ids: part ``p`` holds the ids from offset ``p`` to offset ``p + 1``.
+        tag: The user's name of the model.
+        settings: Settings of sampling, and the features that were used.
     """
 
     graph_id: str
@@ -67,7 +67,7 @@ class EmbeddingFacts:
         """Read what ``to_json`` wrote.
 
         Raises:
-            FormatError: The value is no such record, or of another format.
+            FormatError: The value is no such record, or has another format number.
         """
         try:
             record: Any = value
@@ -92,7 +92,7 @@ class EmbeddingFacts:
 
 
 def _check_offsets(where: Path, node_offsets: Any) -> None:
-    """Refuse ranges that no dataset has."""
+    """Refuse offsets that no dataset can have."""
     if not isinstance(node_offsets, dict) or not node_offsets:
         raise FormatError(f"{where} has node_offsets {node_offsets!r}; wanted offsets per node type; infer them again")
     lengths = {len(offsets) for offsets in node_offsets.values()}
@@ -109,7 +109,7 @@ class Embeddings:
     """Embeddings of all nodes, mapped from disk."""
 
     def __init__(self, root: Path, facts: EmbeddingFacts) -> None:
-        """Use ``open_embeddings``."""
+        """Made by ``open_embeddings``."""
         self.root = root
         self.facts = facts
         self._book = PartitionBook(
@@ -125,28 +125,28 @@ class Embeddings:
 
     @property
     def node_types(self) -> tuple[str, ...]:
-        """Node types that the last layer has."""
+        """Node types of the last layer."""
         return self.facts.node_types
 
     def num_rows(self, node_type: str, part: int) -> int:
-        """Nodes of a type in a part."""
+        """Number of nodes of a type in a part."""
         offsets = self.facts.node_offsets[node_type]
         return offsets[part + 1] - offsets[part]
 
     def path(self, layer: int, node_type: str, part: int) -> Path:
-        """The file of one layer, type and part."""
+        """Path of the rows of one layer, type and part."""
         return self.root / f"layer-{layer}" / path_name(node_type) / f"{part_folder(part)}.npy"
 
     def keys_path(self, node_type: str, part: int) -> Path:
-        """The file of the keys of one type and part."""
+        """Path of the keys of one type and part."""
         return self.root / "keys" / path_name(node_type) / f"{part_folder(part)}.npy"
 
     def chunk_folder(self, layer: int, node_type: str, part: int) -> Path:
-        """Where the pieces of a part are that is not complete."""
+        """Folder of the finished chunks of an incomplete part."""
         return self.path(layer, node_type, part).with_suffix(".chunks")
 
     def part(self, node_type: str, part: int, layer: int | None = None) -> tuple[IntArray, Array]:
-        """Keys int64[rows] and embeddings float[rows, width] of one part, mapped.
+        """Return keys int64[rows] and embeddings float[rows, width] of one part, memory-mapped.
 
         Raises:
             UnknownNameError: There is no such layer, type or part.
@@ -159,7 +159,7 @@ class Embeddings:
         return keys, self.rows(layer, node_type, part)
 
     def rows(self, layer: int, node_type: str, part: int) -> Array:
-        """float[rows, width], one part of one layer, mapped.
+        """Return float[rows, width], one part of one layer, memory-mapped.
 
         Raises:
             FormatError: The file is missing or has another number of rows.
@@ -172,10 +172,10 @@ class Embeddings:
         return rows
 
     def all_rows(self, layer: int, node_type: str) -> dict[int, Array]:
-        """Part to float[rows, width] of one layer and type, mapped; all of one width and dtype.
+        """Return part to float[rows, width] of one layer and type, memory-mapped, with equal width and dtype.
 
         Raises:
-            FormatError: A file is missing, has another number of rows, or another width or dtype than the first one.
+            FormatError: A file is missing or has another number of rows, or its width or dtype differs from the first.
         """
         parts = [part for part in range(self.num_parts) if self.num_rows(node_type, part)]
         found = {part: self.rows(layer, node_type, part) for part in parts}
@@ -190,11 +190,11 @@ class Embeddings:
         return found
 
     def at(self, node_type: str, keys: IntArray, layer: int | None = None) -> Array:
-        """float[n, width], the embeddings of nodes given by key.
+        """Return float[n, width], the embeddings of nodes given by key.
 
         Raises:
             UnknownNameError: There is no such layer or type.
-            IdRangeError: A key is no node's.
+            IdRangeError: No node has the key.
             FormatError: A file is missing or damaged, or parts differ in width or dtype.
         """
         layer = self._checked(node_type, layer)
@@ -226,7 +226,9 @@ class Embeddings:
 
 
 def open_embeddings(out: str | Path) -> Embeddings:
-    """Open a folder that ``infer_layerwise`` wrote; parts that are not complete yet are found missing when read.
+    """Open a folder of embeddings that ``infer_layerwise`` wrote.
+
+    It may be incomplete: reading a missing part raises ``FormatError``.
 
     Raises:
         FormatError: The folder holds no embeddings.
@@ -247,11 +249,11 @@ def open_embeddings(out: str | Path) -> Embeddings:
 
 
 def begin_embeddings(out: Path, facts: EmbeddingFacts, *, overwrite: bool) -> Embeddings:
-    """The folder of some embeddings, new, or as far as it was filled before.
+    """Create the folder of some embeddings, or open it to resume.
 
     Raises:
-        SettingsError: The folder is a file, or holds other things and no embeddings.
-        StateError: The folder holds embeddings of another graph, model or settings, or such files without a record.
+        SettingsError: The folder is a file, or holds other files and no embeddings.
+        StateError: The folder holds embeddings of another graph, model or settings, or embeddings without a record.
         FormatError: It holds a record that cannot be read.
     """
     if overwrite and (out / RECORD).exists():
@@ -277,7 +279,7 @@ def begin_embeddings(out: Path, facts: EmbeddingFacts, *, overwrite: bool) -> Em
 
 
 def _refuse_foreign(out: Path) -> None:
-    """Refuse a file, and a folder without a record that holds anything but what a kill left of one."""
+    """Refuse a file, and a folder with anything but temporary files of a killed write of the record."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -290,7 +292,7 @@ def _refuse_foreign(out: Path) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Remove all rows, then the record: rows that a kill leaves have the record that they belong to."""
+    """Remove all rows, then the record, so that rows left by a kill still have their record."""
     for folder in out.glob("layer-[0-9]*"):
         shutil.rmtree(folder)
     shutil.rmtree(out / "keys", ignore_errors=True)
@@ -298,10 +300,10 @@ def _clear(out: Path) -> None:
 
 
 class LayerWriter:
-    """Collects the rows of one layer, type and part in order, a chunk at a time, and resumes after the last one."""
+    """Writes the rows of one layer, type and part in order, in chunks; resumes after the last chunk."""
 
     def __init__(self, embeddings: Embeddings, layer: int, node_type: str, part: int) -> None:
-        """Find out what is done already."""
+        """Find the finished chunks."""
         self.layer, self.node_type, self.part = layer, node_type, part
         self.num_rows = embeddings.num_rows(node_type, part)
         self._path = embeddings.path(layer, node_type, part)
@@ -311,10 +313,10 @@ class LayerWriter:
         self._chunks = self._find_chunks()
         self._rows: list[NDArray[Any]] = []
         self.done = self.num_rows if self._path.exists() else sum(len(chunk) for chunk in self._chunks)
-        """Rows that need not be made again."""
+        """Finished rows."""
 
     def add(self, rows: Array, rows_per_chunk: int) -> None:
-        """Take the next rows; write a chunk when there are enough, and the part when it is complete."""
+        """Add the next rows; write a chunk if there are enough, and the part if it is complete."""
         self._rows.append(rows)
         pending = sum(map(len, self._rows))
         self.done += len(rows)
@@ -329,14 +331,14 @@ class LayerWriter:
 
     @property
     def row_kind(self) -> tuple[int, np.dtype[Any]] | None:
-        """Width and dtype of the rows so far, or None where there are none."""
+        """Width and dtype of the finished rows, or None if there are none."""
         known = [*self._chunks, *self._rows]
         if not known and self._path.exists():
             known = [open_array(self._path)]
         return (known[0].shape[-1], known[0].dtype) if known else None
 
     def _find_chunks(self) -> list[Array]:
-        """Chunks without a gap from the first row on; what follows a gap or does not fit is made again."""
+        """Find the chunks from the first row up to the first gap or misfit; later chunks are made again."""
         chunks: list[Array] = []
         done = 0
         for path in sorted(self._folder.glob("[0-9]*.npy")):

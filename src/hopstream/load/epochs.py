@@ -1,9 +1,9 @@
-"""Epochs of batches: a consumer goes through them, leaves them early, saves its place and comes back.
+"""Base of all loaders: iterates over epochs, runs threads, and saves and restores the position.
 
-Loaders differ in how one batch is made; iteration, threads, saved states and closing are the same for all of them.
+Loaders differ only in how one batch is made.
 
-Two numbers say where: the epoch, and how many of its batches the consumer was given. Everything else follows from the
-loader's settings, so a saved state carries those only to refuse a loader that would go on with other batches.
+A position is two numbers: the epoch, and how many of its batches the consumer was given. The rest follows from the
+loader's settings. A saved state holds those too, so that a loader with other batches can refuse the state.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ STATE_FORMAT = 1
 MAX_EPOCH = (1 << 63) - 1
 FORM = '{"format": …, "epoch": …, "next_batch": …, "loader": {…}}'
 Facts = Mapping[str, str | int | bool | Mapping[str, int] | Mapping[str, str] | None]
-"""What decides over a loader's batches, by the name that a message uses; JSON values only."""
+"""Settings and inputs that determine a loader's batches, by their names in messages; JSON values only."""
 KIND = "kind"
-"""The fact that says what kind of loader it is."""
+"""Name of the fact that holds the loader's class."""
 FINGERPRINTS: Mapping[str, str] = {
     "graph_id": "another graph",
     "seeds": "other seeds=",
@@ -40,17 +40,17 @@ FINGERPRINTS: Mapping[str, str] = {
     "edge_label": "other edge_label=",
     "edge_label_time": "other times of its links (edge_label_time=)",
 }
-"""Facts that say nothing to a reader, and what it means that they differ."""
+"""Facts whose values are hex digits, to the meaning of a difference for messages."""
 
 
 @dataclass(slots=True)
 class EpochPosition:
-    """The next batch of a loader.
+    """Position of a loader: the next batch.
 
     Attributes:
-        epoch: The epoch under way, or the next one where ``next_batch`` is 0.
-        next_batch: Batches of that epoch which the consumer was given.
-        is_resuming: The place was restored, or an iteration failed at it, so the next iteration goes on from it.
+        epoch: The current epoch; the next one if ``next_batch`` is 0.
+        next_batch: Batches of that epoch that the consumer was given.
+        is_resuming: The position was restored, or an iteration failed at it. The next iteration resumes there.
     """
 
     epoch: int = 0
@@ -58,23 +58,23 @@ class EpochPosition:
     is_resuming: bool = field(default=False, repr=False)
 
     def begin(self) -> None:
-        """Begin an iteration: where the last one was left early, with the next epoch."""
+        """Begin an iteration; after one that was left early, with the next epoch."""
         if self.next_batch and not self.is_resuming:
             self.epoch += 1
             self.next_batch = 0
         self.is_resuming = False
 
     def resume(self) -> None:
-        """Let the next iteration go on from here, because this one failed."""
+        """Let the next iteration resume here, because this one failed."""
         self.is_resuming = True
 
     def end_epoch(self) -> None:
-        """The consumer has had all batches of the epoch."""
+        """Move to the next epoch, after the last batch."""
         self.epoch += 1
         self.next_batch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; where the next iteration would go on in that very epoch, it still does.
+        """Move to the start of an epoch; no effect if the next iteration resumes in that epoch.
 
         Raises:
             StateError: ``epoch`` is not an integer from 0 to 2**63 - 1.
@@ -85,7 +85,7 @@ class EpochPosition:
             self.epoch, self.next_batch, self.is_resuming = epoch, 0, False
 
     def to_json(self, facts: Facts) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back, with what decides over the batches."""
+        """Return a JSON value for ``from_json``, with the loader's facts."""
         return {
             "format": STATE_FORMAT,
             "epoch": self.epoch,
@@ -98,13 +98,13 @@ class EpochPosition:
         """Read what ``to_json`` wrote.
 
         Raises:
-            StateError: The value is no saved state, or one of a loader that makes other batches; the message names what
-                differs.
+            StateError: The value is no saved state, or it belongs to a loader with other batches; the message names the
+                difference.
         """
         record = _fields_of(value)
         found, epoch, next_batch = record["loader"], record["epoch"], record["next_batch"]
         for name in sorted({**facts, **found}, key=lambda name: name != KIND):
-            # An option that was not there when the state was saved was off.
+            # States of older versions lack options that came later; those were off.
             if facts.get(name) != found.get(name) and (name in found or facts[name] is not False):
                 raise StateError(_difference(name, found.get(name), facts.get(name)))
         for name, number, most in (("epoch", epoch, MAX_EPOCH), ("next_batch", next_batch, num_steps)):
@@ -114,7 +114,7 @@ class EpochPosition:
 
 
 def _difference(name: str, found: object, own: object) -> str:
-    """What a message says about a fact in which a state and a loader differ."""
+    """Message about a fact that differs between a state and a loader."""
     if name == KIND and found is not None:
         return f"the state is of a {found}; this is a {own}: load it into a loader of the kind that saved it"
     if name in FINGERPRINTS:
@@ -123,7 +123,7 @@ def _difference(name: str, found: object, own: object) -> str:
 
 
 def _fields_of(value: object) -> Mapping[str, Any]:
-    """The fields of a saved state, all of them there."""
+    """Check that a saved state has all fields, and return it."""
     if not isinstance(value, Mapping):
         raise StateError(f"the loader state is a {type(value).__name__}; it must be what state_dict() returned, {FORM}")
     missing = [name for name in ("format", "epoch", "next_batch", "loader") if name not in value]
@@ -141,14 +141,14 @@ def _fields_of(value: object) -> Mapping[str, Any]:
 
 IN_TRANSFORM = "in the transform"
 Explain = Callable[[FormatError | IdRangeError], Exception]
-"""Gives the error to raise where damage led to this one, or the same."""
+"""Returns the error to raise in place of this one if files are damaged, or the same error."""
 
 
 class Maker(Protocol):
-    """Makes any batch of any epoch; one thread uses one maker."""
+    """Makes any batch of any epoch. Not thread-safe: each thread has its own maker."""
 
     stage: str
-    """What it is doing, for messages about batches that take too long."""
+    """Current step of the work, for messages about slow batches."""
 
     def make(self, epoch: int, step: int) -> Any:
         """Make one batch; equal arguments give equal batches."""
@@ -180,7 +180,10 @@ class _Producer:
             raise
 
     def _make(self, step: int) -> Any:
-        """Make a batch; what a user gives was checked before, so ids outside their ranges come from damaged files."""
+        """Make a batch, and explain errors by damaged files.
+
+        User input was checked before, so an id outside its range comes from a damaged file.
+        """
         try:
             return self._maker.make(self._epoch, step)
         except (FormatError, IdRangeError) as error:
@@ -191,10 +194,10 @@ class _Producer:
 
 
 def _add_place(error: BaseException, epoch: int, step: int, stage: str) -> None:
-    """Add to an error which batch it belongs to.
+    """Add a note to an error that names its batch.
 
     Raises:
-        RuntimeError: The error is a ``StopIteration``, which would end the consumer's loop without a word.
+        RuntimeError: The error is a ``StopIteration``, which would silently end the consumer's loop.
     """
     where = f"while batch {step} of epoch {epoch} was made ({stage})"
     if isinstance(error, StopIteration):
@@ -203,7 +206,7 @@ def _add_place(error: BaseException, epoch: int, step: int, stage: str) -> None:
 
 
 class EpochLoader(OfOneProcess):
-    """Batches of one epoch per iteration; one iteration is alive at a time, and starting another closes it."""
+    """Base class of loaders: each iteration is one epoch, and starting one closes the one before."""
 
     _remedy = (
         "make one in each process, from the same source and settings; its threads replace the workers of a DataLoader, "
@@ -214,7 +217,14 @@ class EpochLoader(OfOneProcess):
         self, *, num_steps: int, new_maker: Callable[[], Maker], settings: ConsumerSettings,
         explain: Explain | None = None,
     ) -> None:  # fmt: skip
-        """Prepare epochs of ``num_steps`` batches; ``new_maker`` is called once per thread, ``explain`` for errors."""
+        """Prepare epochs.
+
+        Args:
+            num_steps: Batches of one epoch on this rank.
+            new_maker: Makes a maker of batches; called once per thread.
+            settings: Threads, transform and deadline.
+            explain: Replaces errors that damaged files may have caused; None changes no error.
+        """
         self._num_steps = num_steps
         self._new_maker = new_maker
         self._settings = settings
@@ -227,18 +237,18 @@ class EpochLoader(OfOneProcess):
         self._is_closed = False
         self._process = os.getpid()
         self.in_caller: Transform | None = None
-        """A second transform, called in the thread that takes the batch."""
+        """A second transform, called in the consumer's thread."""
 
     def facts(self) -> Facts:
-        """What decides over the batches: a saved state is refused where one of them differs."""
+        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Batches of one epoch on this rank."""
+        """Number of batches of one epoch on this rank."""
         return self._num_steps
 
     def __getitem__(self, index: object) -> NoReturn:
-        """Refuse to give a batch by its number, which is what a ``torch.utils.data.DataLoader`` asks for.
+        """Refuse to give a batch by number, as a ``torch.utils.data.DataLoader`` would ask for it.
 
         Raises:
             TypeError: Always.
@@ -247,14 +257,14 @@ class EpochLoader(OfOneProcess):
 
     @property
     def epoch(self) -> int:
-        """The epoch under way; between iterations, the next one."""
+        """The current epoch; between iterations, the next one."""
         return self._place.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration the given epoch; an iteration that is alive is closed.
+        """Set the epoch of the next iteration, and close the current iteration.
 
-        Not needed: each iteration is the next epoch by itself. Directly after ``load_state_dict``, or after an error in
-        the middle of an epoch, naming that epoch leaves the place in it as it is.
+        Not required: each iteration is the next epoch by itself. Directly after ``load_state_dict``, or after an error
+        in the middle of an epoch, setting that same epoch keeps the position in it.
 
         Raises:
             StateError: ``epoch`` is not an integer, 0 or above.
@@ -263,28 +273,28 @@ class EpochLoader(OfOneProcess):
         self._place.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """A small JSON value that says which batches the consumer was given.
+        """Return the position after the last batch that the consumer was given, as a small JSON value.
 
-        It holds nothing of the rank, so that all ranks may load what one of them saved.
+        It does not depend on the rank, so all ranks may load the state that one of them saved.
         """
         return self._place.to_json(self._all_facts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the last batch that was given out when ``state`` was saved; a live iteration is closed.
+        """Restore a saved position, and close the current iteration.
 
         Raises:
-            StateError: ``state`` is no saved state, or that of a loader whose batches would differ.
+            StateError: ``state`` is no saved state, or it belongs to a loader with other batches.
         """
         place = EpochPosition.from_json(state, self._all_facts, self._num_steps)
         self._end_iteration("load_state_dict was called")
         self._place = place
 
     def __iter__(self) -> EpochIterator:
-        """Start the next epoch, or go on with the one that was restored or that an error ended.
+        """Start the next epoch, or resume one that was restored or ended by an error.
 
         Raises:
-            StateError: The loader is closed.
-            StoreTimeout: A thread of the iteration before did not end in time; the place stays as it is.
+            StateError: The loader is closed, or this is a fork of its process.
+            StoreTimeout: A thread of the iteration before did not end in time; the position is kept.
         """
         if self._is_closed:
             raise StateError("the loader is closed; make a new one")
@@ -301,7 +311,7 @@ class EpochLoader(OfOneProcess):
         return iterator
 
     def close(self) -> None:
-        """End the iteration that is alive, and its threads; a second call does nothing.
+        """End the current iteration and its threads; a second call does nothing.
 
         Raises:
             StoreTimeout: A thread did not end in time.
@@ -311,17 +321,17 @@ class EpochLoader(OfOneProcess):
         self._makers.clear()
 
     def stop(self, reason: str) -> None:
-        """End the iteration that is alive, and do not wait for its threads; ``close`` does."""
+        """End the current iteration, without waiting for its threads."""
         running = self._running and self._running()
         if running:
             running.stop(reason)
 
     def maker(self) -> Maker:
-        """What makes any batch in the caller's thread, beside all iterations; one thread uses one."""
+        """Make a maker of any batch, independent of iterations; each thread needs its own."""
         return self._new_maker()
 
     def __enter__(self) -> Self:
-        """Use the loader as a context that closes it."""
+        """Enter a context that closes the loader at its end."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -330,11 +340,11 @@ class EpochLoader(OfOneProcess):
 
     @cached_property
     def _all_facts(self) -> Facts:
-        """The facts, and the kind of the loader; kept, because fingerprints of large inputs take a while."""
+        """The facts and the loader's class; cached, because fingerprints of large inputs take seconds."""
         return {KIND: class_name(self), **self.facts()}
 
     def _check_process(self) -> None:
-        """Refuse to go on in a fork, where the loader's threads are not."""
+        """Refuse to work in a forked process, which does not have the loader's threads."""
         if os.getpid() != self._process:
             raise StateError(
                 f"the loader was made in process {self._process} and is used in {os.getpid()}; make it there, or start "
@@ -342,14 +352,14 @@ class EpochLoader(OfOneProcess):
             )
 
     def _on_begin(self, epoch: int, step: int) -> None:
-        """An iteration begins with a batch of an epoch; before any maker makes one."""
+        """Prepare an iteration that begins with batch ``step``; called before any maker works."""
 
     def _end_call(self) -> Callable[[], None]:
-        """What to call when an iteration has ended: batches that are being made are not wanted any more."""
+        """Return the function to call when an iteration ends, so that makers stop waiting."""
         return lambda: None
 
     def _start(self) -> Batches[Any]:
-        """Start making the batches from the place onwards."""
+        """Start to make the batches from the position on."""
         num_makers = max(1, self._settings.num_threads)
         if any(thread.is_alive() for thread in self._threads):
             self._makers.clear()  # a thread that did not end in time still uses them
@@ -375,12 +385,12 @@ class EpochLoader(OfOneProcess):
 
 
 class EpochIterator(OfOneProcess):
-    """One iteration of a loader; losing the last reference to it ends its threads."""
+    """One iteration of a loader. Its threads end when it is collected."""
 
     _remedy = "load the loader's state_dict() into another loader, and iterate that one"
 
     def __init__(self, loader: EpochLoader, place: EpochPosition, batches: Batches[Any]) -> None:
-        """Hand out ``batches`` and keep ``place`` up to date."""
+        """Give out ``batches`` and update ``place``."""
         self._loader = loader  # keeps the loader alive, and the store that it closes when it is collected
         self._place = place
         self._batches = batches
@@ -395,7 +405,7 @@ class EpochIterator(OfOneProcess):
 
         Raises:
             StopIteration: The epoch has ended.
-            StateError: The iteration was closed by the loader, or failed before.
+            StateError: The loader closed the iteration, or it failed before.
             StoreTimeout: The batch was not ready in time; the message says what each worker is doing.
         """
         if self._end_reason is not None:
@@ -427,7 +437,7 @@ class EpochIterator(OfOneProcess):
         self._batches.close()
 
     def stop(self, reason: str) -> None:
-        """End the iteration, and do not wait for its threads."""
+        """End the iteration, without waiting for its threads."""
         if self._end_reason is None:
             self._end_reason = reason
         self._batches.stop()
@@ -442,10 +452,10 @@ class EpochIterator(OfOneProcess):
     def _fail(self, error: BaseException) -> None:
         """End the iteration; the next one begins with the batch that was not given out."""
         if self._end_reason is not None:
-            return  # another thread ended this iteration, and the place may be that of another one by now
+            return  # another thread ended this iteration, and another iteration may use the position by now
         self._batches.stop()
         if isinstance(error, Exception):
             self._end_reason = "it raised an error; iterate the loader again to go on with the same batch"
             self._place.resume()
-        else:  # an interrupt is the consumer leaving early, wherever it strikes
+        else:  # an interrupt means that the consumer leaves early
             self._end_reason = "it was interrupted; iterate the loader again for the next epoch"

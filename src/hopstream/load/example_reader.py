@@ -1,4 +1,4 @@
-"""Reads any examples of exported files as graph tensors."""
+"""Reads examples of exported files as graph tensors, in any order."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ SetSpec = TypeVar("SetSpec", NodeSetSpec, EdgeSetSpec)
 
 
 def example_paths(files: Files) -> list[Path]:
-    """The files that one or several names mean, such as ``train.tfrecord@8`` or ``train-*.parquet``.
+    """Find the files of one or several names, such as ``train.tfrecord@8`` or ``train-*.parquet``.
 
     Raises:
-        FormatError: One of them is missing, or they are of two kinds.
+        FormatError: A file is missing, or there are both TFRecord and Parquet files.
         SettingsError: No name is given.
     """
     names = [files] if isinstance(files, str | os.PathLike) else list(files)
@@ -47,13 +47,13 @@ def example_paths(files: Files) -> list[Path]:
 
 
 def schema_of(schema: Any, paths: Sequence[Path]) -> Any:
-    """The ``GraphSchema`` message that is given, or read from its path, or from beside the files.
+    """Return the given ``GraphSchema`` message, or read it from a path or from beside the files.
 
-    Beside them is ``train.tfrecord.pbtxt`` for ``train.tfrecord-00000-of-00008``, or else the only ``.pbtxt`` there.
+    Beside ``train.tfrecord-00000-of-00008`` it is ``train.tfrecord.pbtxt``, or else the only ``.pbtxt`` there.
 
     Raises:
-        FormatError: There is none, or several, or it is none.
-        SchemaError: It contradicts itself.
+        FormatError: There is no schema, there are several, or the file is no schema.
+        SchemaError: The schema contradicts itself.
     """
     if schema is None:
         own = paths[0].with_name(_SHARD.sub("", paths[0].name) + ".pbtxt")
@@ -67,11 +67,18 @@ def chosen_spec(
     spec: GraphSpec, nodes: Mapping[str, Sequence[str]] | None, edges: Mapping[str, Sequence[str]] | None,
     context: Sequence[str] | None, *, has_strings: bool,
 ) -> GraphSpec:  # fmt: skip
-    """A spec with the features that are wanted alone; None stands for all.
+    """Return the spec with the chosen features only; None chooses all.
+
+    Args:
+        spec: The spec of all features.
+        nodes: Node set to feature names, and nothing for other sets.
+        edges: Edge set to feature names, and nothing for other sets.
+        context: Names of context features.
+        has_strings: Keep features that hold strings.
 
     Raises:
         UnknownNameError: There is no such set or feature.
-        SettingsError: A name stands where a list of names is wanted.
+        SettingsError: A name is given instead of a list of names.
     """
 
     def chosen(where: str, of: Mapping[str, FieldSpec], names: Sequence[str] | None) -> dict[str, FieldSpec]:
@@ -104,7 +111,7 @@ def chosen_spec(
 
 
 class ExampleReader:
-    """Graph tensors of exported examples, by number over all files. Safe to use from many threads."""
+    """Reader of graph tensors of exported examples, by number over all files. Thread-safe."""
 
     def __init__(
         self, paths: Sequence[Path], spec: GraphSpec, *, num_components: int = 1, prefix: str = "", window: int = 1024
@@ -113,13 +120,13 @@ class ExampleReader:
 
         Args:
             paths: The files.
-            spec: What is read.
+            spec: The sets and features to read.
             num_components: Components of each graph.
-            prefix: What stands before every name.
-            window: Examples that are asked for about the same time.
+            prefix: Prefix of every name in the examples.
+            window: Examples that are read at about the same time.
 
         Raises:
-            FormatError: A file is damaged, or of another kind.
+            FormatError: A file is damaged or has another format.
             OSError: A file cannot be read.
         """
         self.spec = spec
@@ -135,15 +142,15 @@ class ExampleReader:
         """Examples of each file."""
 
     def fingerprint(self) -> str:
-        """What files these are, by their sizes."""
+        """Hex digits of the files' sizes and numbers of examples."""
         return f"{derive_seed(*self.sizes, *(path.stat().st_size for path in self._files.paths)):016x}"
 
     def graphs(self, numbers: IntArray) -> GraphPieces:
-        """The graph tensors of the given examples, in the given order; readouts have been checked.
+        """Read the given examples as graph tensors, in the given order, and check their readouts.
 
         Raises:
             FormatError: An example contradicts the schema; the error names its file and its number there.
-            SchemaError: A readout does not keep the rules.
+            SchemaError: A readout breaks the rules of ``check_readout``.
         """
         try:
             return self._graphs(numbers)
@@ -153,7 +160,7 @@ class ExampleReader:
             raise
 
     def _check_alone(self, number: int) -> None:
-        """Raise what is wrong with one example, if anything, with its place."""
+        """Raise the error of one example, if it has one, with its file and record."""
         try:
             self._graphs(np.array([number], np.int64))
         except (FormatError, SchemaError) as error:

@@ -1,4 +1,4 @@
-"""Loader of subgraphs that were sampled and exported before, by itself or as a data set of torch."""
+"""Loader of exported subgraphs, also as an iterable dataset for torch's ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class ExampleFiles(Settings):
     """Exported subgraphs.
 
     Attributes:
-        files: TFRecord files of ``tf.Example``, plain or compressed with gzip, or Parquet files: a name such as
-            ``train.tfrecord@8`` or ``train-*.parquet``, or several. Compressed files are read once to count.
+        files: One or several names of files, such as ``train.tfrecord@8`` or ``train-*.parquet``: TFRecord files of
+            ``tf.Example``, plain or compressed with gzip, or Parquet files. Compressed files are read once to count
+            their examples.
     """
 
     files: Files = field(kw_only=False)
@@ -46,17 +47,18 @@ class ExampleArguments(ConsumerSettings, OrderSettings, ExampleFiles):
     """Arguments of ``ExampleLoader``. A seed is a subgraph, and ``collate="numpy"`` gives ``GraphBatch``.
 
     Attributes:
-        schema: A ``GraphSchema`` message or its path; None: the one beside the files, ``train.tfrecord.pbtxt``, or the
-            only ``.pbtxt`` there.
-        window: With ``shuffle``: examples that are mixed with each other, of files that follow each other in the new
-            order; of compressed and Parquet files, some four times as many are kept in memory.
+        schema: A ``GraphSchema`` message or its path. None: ``train.tfrecord.pbtxt`` beside the files, or the only
+            ``.pbtxt`` there.
+        window: With ``shuffle``: size of the shuffle window in examples; it spans files that are adjacent in the
+            shuffled order. For compressed and Parquet files, about four windows are kept in memory.
         seed_set: The node set whose first nodes are the seeds; None: the schema's ``info.root_set``.
-        node_features: Node set to the names that are read; None: all.
-        edge_features: Edge set to the names that are read; None: all.
-        context_features: Names; None: all.
-        strings: ``text`` (lists of ``str``, as deep as their shape), ``bytes`` (as they are), or ``drop``.
+        node_features: Node set to the names of features to read; None: all.
+        edge_features: Edge set to the names of features to read; None: all.
+        context_features: Names of context features to read; None: all.
+        strings: Format of string features: ``text`` (lists of ``str``, nested as their shape), ``bytes`` (lists of
+            ``bytes``), or ``drop``.
         num_components: Components of each graph.
-        prefix: What stands before every name in the examples.
+        prefix: Prefix of every name in the examples.
     """
 
     batch_size: int = field(default=1, kw_only=False)
@@ -81,14 +83,14 @@ class ExampleArguments(ConsumerSettings, OrderSettings, ExampleFiles):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GraphBatch:
-    """Some exported subgraphs, as numpy arrays.
+    """Batch of exported subgraphs, as numpy arrays.
 
     Attributes:
-        epoch: The epoch that the batch is part of.
-        index: Its number in the epoch, over all ranks.
-        input_ids: int64[num_graphs], the numbers of the examples, counted over all files.
-        graphs: The graphs, one after the other; indices of edges are those of each graph.
-        seed_set: The node set whose first nodes are the seeds, or None where that is not known.
+        epoch: The batch's epoch.
+        index: Number of the batch in the epoch, over all ranks.
+        input_ids: int64[num_graphs], numbers of the examples, counted over all files.
+        graphs: The concatenated graphs; indices of edges count nodes of each graph from 0.
+        seed_set: The node set whose first nodes are the seeds, or None if unknown.
     """
 
     epoch: int
@@ -102,14 +104,14 @@ Convert = Callable[[GraphBatch], Any]
 
 
 class ExampleMaker:
-    """Makes batches of exported subgraphs. One thread uses one maker."""
+    """Makes batches of exported subgraphs. Not thread-safe."""
 
     def __init__(self, opened: OpenExamples) -> None:
-        """Make batches of files that are open."""
+        """Make batches of open files."""
         self._reader, self._order, self._seed_set = opened.reader, opened.order, opened.seed_set
         self._convert = opened.convert
         self.stage = "idle"
-        """What the maker is doing, for messages about batches that take too long."""
+        """Current step of the work, for messages about slow batches."""
 
     def make(self, epoch: int, step: int) -> Any:
         """Make one batch; equal arguments give equal batches."""
@@ -128,7 +130,7 @@ class ExampleMaker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenExamples:
-    """Files that are open, and what decides over the batches of their examples."""
+    """Open files of examples, with the settings of their batches."""
 
     reader: ExampleReader
     order: ExampleOrder
@@ -137,15 +139,15 @@ class OpenExamples:
     settings: ConsumerSettings
 
     def maker(self) -> ExampleMaker:
-        """What makes batches; one thread uses one."""
+        """Make a maker of batches; each thread needs its own."""
         return ExampleMaker(self)
 
 
 class ExampleLoader(EpochLoader):
     """Mini-batches of exported subgraphs, as PyG's ``HeteroData``.
 
-    One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches,
-    whatever the number of threads and after a resume.
+    One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches, for any
+    number of threads and after a resume.
     """
 
     @takes(ExampleArguments)
@@ -153,10 +155,10 @@ class ExampleLoader(EpochLoader):
         """Open the files and check every setting against them.
 
         Raises:
-            SettingsError: A setting that cannot be met.
+            SettingsError: A setting cannot be met.
             UnknownNameError: The schema has no such set or feature.
             SchemaError: The schema contradicts itself.
-            FormatError: A file is missing, damaged or of another kind, or there is no schema.
+            FormatError: A file is missing, damaged or of another format, or there is no schema.
             MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
         """
         opened = self._opened = open_examples(arguments)
@@ -164,22 +166,22 @@ class ExampleLoader(EpochLoader):
 
     @property
     def num_examples(self) -> int:
-        """Examples of all files."""
+        """Number of examples in all files."""
         return self._opened.order.num_seeds
 
     @property
     def spec(self) -> GraphSpec:
-        """The sets and features that batches bring."""
+        """The sets and features of batches."""
         return self._opened.reader.spec
 
     def facts(self) -> Facts:
-        """What decides over the batches: a saved state is refused where one of them differs."""
+        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
         opened = self._opened
         order = {name: getattr(opened.order.settings, name) for name in OrderSettings.field_names() if name != "rank"}
         return {"examples": opened.reader.fingerprint(), "window": opened.order.window, **order}
 
     def __repr__(self) -> str:
-        """The loader in one line."""
+        """A description of the loader in one line."""
         order = self._opened.order
         return (
             f"ExampleLoader({order.num_seeds} examples in {len(order.file_sizes)} files, "
@@ -188,7 +190,7 @@ class ExampleLoader(EpochLoader):
 
 
 def open_examples(arguments: ExampleArguments) -> OpenExamples:
-    """Open a loader's files and check its settings against them; ``ExampleLoader`` says what is raised."""
+    """Open a loader's files and check its settings against them; raises the errors of ``ExampleLoader``."""
     paths = example_paths(arguments.files)
     schema = schema_of(arguments.schema, paths)
     spec = chosen_spec(
@@ -234,37 +236,37 @@ MAX_PLACE = (1 << 63) - 1
 class ExampleDataset(IterableDataset[Any]):
     """The batches of ``ExampleLoader`` for ``DataLoader(dataset, batch_size=None, num_workers=…)``.
 
-    Worker ``w`` of ``n`` makes batches ``w``, ``w + n``, …, which the ``DataLoader`` hands out in turn, so every batch
-    comes once and in the order of ``ExampleLoader``. Ranks are options, as there.
+    Worker ``w`` of ``n`` makes batches ``w``, ``w + n``, …, and the ``DataLoader`` takes them from the workers in turn.
+    So every batch comes once, in the order of ``ExampleLoader``. Ranks are options as of ``ExampleLoader``.
 
-    Unlike there, the next iteration is not the next epoch by itself: workers do not know of each other's iterations.
-    Call ``set_epoch`` before each one, or every iteration is the same epoch, in the same order.
+    Unlike in ``ExampleLoader``, the next iteration is not the next epoch by itself. Call ``set_epoch`` before each
+    iteration; otherwise every iteration is the same epoch, in the same order.
     """
 
     @takes(ExampleArguments)
     def __init__(self, arguments: ExampleArguments) -> None:
-        """Open the files and check every setting against them; workers get what was found, and do not look again.
+        """Open the files and check every setting against them, once for all workers.
 
-        ``ExampleLoader`` says what is raised. Threads are not used.
+        Raises the errors of ``ExampleLoader``. ``num_threads`` has no effect.
         """
         self._opened: OpenExamples = open_examples(arguments)
-        # In shared memory, so that workers that are there already see what ``set_epoch`` says.
+        # In shared memory, so that running workers see the epoch of ``set_epoch``.
         self._place = torch.zeros(2, dtype=torch.int64)
         self._place.share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int, next_batch: int = 0) -> None:
-        """Say which epoch the next iterations are, and with which of its batches they begin; not during an iteration.
+        """Set the epoch of the next iterations and their first batch; must not be called during an iteration.
 
-        Also reaches workers that are kept (``persistent_workers=True``).
+        Persistent workers (``persistent_workers=True``) see the change.
 
         Raises:
-            SettingsError: One is no integer, 0 or above.
+            SettingsError: An argument is no integer, or below 0.
         """
         place = [read_integer("epoch", epoch, 0, MAX_PLACE), read_integer("next_batch", next_batch, 0, MAX_PLACE)]
         self._place.copy_(torch.tensor(place))
 
     def __len__(self) -> int:
-        """Batches that the next iteration hands out, in all workers together."""
+        """Number of batches of the next iteration, in all workers together."""
         return max(0, self._opened.order.num_steps - int(self._place[1]))
 
     def __iter__(self) -> Iterator[Any]:
@@ -281,6 +283,6 @@ class ExampleDataset(IterableDataset[Any]):
             yield batch if transform is None else transform(batch)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Share the place again, where a copy was made by other means than torch's."""
+        """Put the position into shared memory again, in copies that were not made by torch."""
         self.__dict__.update(state)
         self._place.share_memory_()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Reads files and graphs that torch wrote, without running what they say.
+"""Reads files and graphs that torch wrote, without running code from the files.
 
-A ``.pt`` file is a pickle. It is read with ``weights_only=True``: numbers, text, containers and tensors, and, where
-they are wanted, numpy arrays and PyG's data objects.
+A ``.pt`` file is a pickle. It is read with ``weights_only=True``: numbers, text, containers and tensors. On request,
+numpy arrays and PyG's data objects are read too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hopstream.ingest.source_paths import METADATA
 from hopstream.uris import local_path
 
 _LOCK = threading.Lock()
-"""torch keeps what files may name in one list for the whole process."""
+"""Held while torch's list of allowed globals is changed; the process has only one."""
 
 
 def read_torch_file(
@@ -41,18 +41,18 @@ def read_torch_file(
     data: bytes | None = None,
     stand_ins: Mapping[str, type] = MappingProxyType({}),
 ) -> Any:
-    """What a ``.pt`` file holds, in main memory.
+    """Read the content of a ``.pt`` file into main memory.
 
     Args:
         path: The file.
-        tensors_only: Whether numpy arrays and PyG's data objects are refused. A ``defaultdict``, as which PyG writes
-            ``edge_feats.pt``, is read as a dictionary then.
-        data: What is read in place of the whole file: a piece of it.
-        stand_ins: Names of other classes, to the classes whose objects are made in their place.
+        tensors_only: Refuse numpy arrays and PyG's data objects. A ``defaultdict``, as in PyG's ``edge_feats.pt``, is
+            then read as a dictionary.
+        data: Bytes to read in place of the whole file, such as a piece of it.
+        stand_ins: Name of a class in the file to the class to use in its place.
 
     Raises:
-        FormatError: The file is missing or damaged, or holds anything but numbers, text, containers, tensors, numpy
-            arrays and PyG's data objects, or tensors that are larger than what is stored of them.
+        FormatError: The file is missing or damaged. It holds anything but numbers, text, containers, tensors, numpy
+            arrays and PyG's data objects, or a tensor that is larger than its stored values.
         MissingDependencyError: torch is not installed.
     """
     try:
@@ -88,10 +88,10 @@ def read_torch_file(
 
 
 def check_stored(path: str | os.PathLike[str], tensor: Any) -> None:
-    """Refuse a tensor that is larger than what is stored of it.
+    """Refuse a tensor that is larger than its stored values, such as an expanded one.
 
     Raises:
-        FormatError: It is.
+        FormatError: It is larger.
     """
     stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > stored:
@@ -103,7 +103,7 @@ def check_stored(path: str | os.PathLike[str], tensor: Any) -> None:
 
 @contextmanager
 def _named(names: list[Any], *, beside_others: bool) -> Iterator[None]:
-    """Until the end, let files name this, alone or beside what PyG and others allow."""
+    """Allow files to name the given globals inside the context, alone or beside already allowed ones."""
     from torch import serialization
 
     with _LOCK:
@@ -120,7 +120,7 @@ def _named(names: list[Any], *, beside_others: bool) -> Iterator[None]:
 
 
 def _tensors_in(value: Any) -> Iterable[Any]:
-    """The tensors of containers and data objects, which may hold themselves."""
+    """Find the tensors in nested containers and data objects, which may contain themselves."""
     waiting, seen = [value], dict[int, Any]()
     while waiting:
         one = waiting.pop()
@@ -137,7 +137,7 @@ def _tensors_in(value: Any) -> Iterable[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """The cause alone; torch says around it how to be less careful."""
+    """The cause of an error of torch, without its advice to allow unsafe loading."""
     named = re.search(r"GLOBAL (\S+)", str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "WeightsUnpickler" in line or "Unsupported" in line]
@@ -149,11 +149,12 @@ def _new_dict(*_: Any) -> dict[Any, Any]:
 
 
 _DICTIONARIES: list[Any] = [(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")]
-"""torch fills no ``defaultdict`` even where its name is allowed; of two meanings of a name it takes either."""
+"""Reads a ``defaultdict`` as a dict: torch fills no ``defaultdict``, even if its name is allowed. If a name is allowed
+for two classes, torch takes either."""
 
 
 def _numpy_globals() -> list[Any]:
-    """What pickled numpy arrays name, in versions before and after 2."""
+    """Globals that pickled numpy arrays name, of numpy before and after version 2."""
     functions: list[Any] = [np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
     named = [(function, f"numpy.core.multiarray.{function.__name__}") for function in functions]
     dtypes = {type(np.dtype(code)) for code in "?bBhHiIlLqQefdSU"}
@@ -161,7 +162,7 @@ def _numpy_globals() -> list[Any]:
 
 
 def _pyg_globals() -> list[Any]:
-    """The classes that a ``Data`` or ``HeteroData`` is made of, where PyG is installed."""
+    """Classes in a pickled ``Data`` or ``HeteroData``; empty if PyG is not installed."""
     try:
         from torch_geometric.data import Data, HeteroData, data, storage
     except ImportError:
@@ -172,36 +173,40 @@ def _pyg_globals() -> list[Any]:
 
 SUFFIXES = frozenset({".pt", ".pth"})
 GLOBAL_STORE = "_global_store"
-"""The key that every ``HeteroData.to_dict()`` has."""
+"""A key of every ``HeteroData.to_dict()``."""
 
 
 def is_torch_file(path: Path) -> bool:
-    """Whether a path is, by its name, a file that torch wrote."""
+    """Whether a path has a suffix of torch's files."""
     return path.suffix in SUFFIXES
 
 
 def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) -> Graph:
-    """Read a graph, whatever it is kept in.
+    """Read a graph from a file, a folder or a PyG object.
 
     Args:
-        source: An ``.npz`` file (see ``hopstream.ingest.npz``), a ``.json`` file that describes CSV and Parquet tables
-            or a chunked graph (its fields tell which), a folder with such a ``metadata.json``, the ``.pbtxt`` of a
-            unigraph or a folder with one, an edge list (``.txt``, ``.tsv``, ``.csv``, ``.edgelist``, ``.edges``, also
-            with ``.gz``), a folder of the Open Graph Benchmark, PyG's processed ``.pt`` file, a PyG ``Data`` or
-            ``HeteroData``, or the three that ``RandomLinkSplit`` returns, as a tuple.
+        source: One of these:
+            an ``.npz`` file (see ``hopstream.ingest.npz``);
+            a ``.json`` file that describes CSV and Parquet tables or a chunked graph, or a folder with such a
+            ``metadata.json``;
+            the ``.pbtxt`` of a unigraph, or a folder with one;
+            an edge list (``.txt``, ``.tsv``, ``.csv``, ``.edgelist``, ``.edges``, also with ``.gz``);
+            a folder of the Open Graph Benchmark;
+            PyG's processed ``.pt`` file;
+            a PyG ``Data`` or ``HeteroData``, or the tuple of three that ``RandomLinkSplit`` returns.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
-            names of arrays to leave out, or ``"all"`` for all that become nothing of the graph. For edge lists and
-            OGB's folders, those of ``graph_from_edge_list`` and ``graph_from_ogb_folder``.
+            names of arrays to leave out, or ``"all"`` for all arrays that are no part of the graph. For edge lists and
+            OGB's folders, the options of ``graph_from_edge_list`` and ``graph_from_ogb_folder``.
 
     Returns:
         A graph that passed ``Graph.check``; its arrays may be memory maps.
 
     Raises:
-        FormatError: The source is of no kind that is read, missing, or damaged.
-        SchemaError: What it holds is no graph.
-        IdRangeError: An edge or split names a node that is not there.
-        SettingsError: An option is unknown to this kind of source, or out of its range.
-        MissingDependencyError: A ``.pt`` file is to be read, without torch.
+        FormatError: The source has an unknown format, is missing, or is damaged.
+        SchemaError: Its content is no graph.
+        IdRangeError: An edge or split names a node that does not exist.
+        SettingsError: This kind of source has no such option, or the option is out of its range.
+        MissingDependencyError: The source is a ``.pt`` file, and torch is not installed.
     """
     if isinstance(source, str | os.PathLike):
         path = local_path(source)
@@ -216,15 +221,15 @@ def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) 
 
 
 def read_data_file(path: str | os.PathLike[str]) -> Graph:
-    """Make a graph of the file that PyG keeps a dataset of one graph in, such as ``processed/data.pt``.
+    """Read a graph from the file of a PyG dataset of one graph, such as ``processed/data.pt``.
 
-    It holds what ``InMemoryDataset.save`` writes, ``(dict, slices, class)``, the older ``(data, slices)``, or a
-    ``Data`` or ``HeteroData`` by itself, or as its ``to_dict()``. Slices may be there, if they are of one graph.
+    The file holds ``(dict, slices, class)``, as ``InMemoryDataset.save`` writes it, the older ``(data, slices)``, or a
+    ``Data`` or ``HeteroData``, also as its ``to_dict()``. Slices must be of one graph.
 
     Raises:
-        FormatError: The file is missing, damaged, or holds what is not read.
-        SchemaError: It holds several graphs, or what it holds is no graph.
-        IdRangeError: An edge names a node that is not there.
+        FormatError: The file is missing, damaged, or has unknown content.
+        SchemaError: It holds several graphs, or none.
+        IdRangeError: An edge names a node that does not exist.
         MissingDependencyError: torch or torch_geometric is not installed.
     """
     value = read_torch_file(path)
@@ -250,25 +255,24 @@ def graph_from_ogb_folder(
     folder: str | os.PathLike[str], *, split: str | None = None, inverse_edges: bool | None = None,
     num_nodes: Mapping[str, int] | None = None,
 ) -> Graph:  # fmt: skip
-    """Make a graph of a folder that the Open Graph Benchmark downloads, as ``graph_from_ogb`` does of arrays.
+    """Read a graph from a folder that the Open Graph Benchmark downloads.
 
-    See ``hopstream.ingest.ogb_folder`` for the layouts. Arrays of MAG240M are mapped, not loaded.
+    See ``hopstream.ingest.ogb_folder`` for the layouts. Arrays of MAG240M are memory-mapped, not loaded.
 
     Args:
         folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
-        split: The folder below ``split/``; it may be left out where there is one.
-        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets in CSV; None does it for
-            those, by the folder's name, with or without ``_pyg`` or ``_dgl`` behind it.
-        num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
+        split: The folder below ``split/``; not needed if there is only one.
+        inverse_edges: Add the reverse of each edge behind it, as ``ogb`` does for some datasets in CSV. None does so
+            for these datasets, which are known by the folder's name, also with ``_pyg`` or ``_dgl`` behind it.
+        num_nodes: Node type to its number of nodes, for MAG240M's layout without ``meta.pt``.
 
     Raises:
-        FormatError: A file is missing or damaged, or the folder is of no layout that is known.
-        SchemaError: Files contradict each other, such as in how many nodes or edges there are, or there are several
-            graphs.
-        IdRangeError: An edge or split names a node that is not there.
-        SettingsError: There are several splits and none is chosen, or there is none of this name; or the folder has one
-            edge type in CSV, none of OGB's names, and ``inverse_edges`` is None.
-        MissingDependencyError: A ``.pt`` file is to be read, without torch.
+        FormatError: A file is missing or damaged, or the folder has an unknown layout.
+        SchemaError: Files contradict each other, for example in the number of nodes, or there are several graphs.
+        IdRangeError: An edge or split names a node that does not exist.
+        SettingsError: There are several splits and none is chosen, or there is none of this name. Or the folder has one
+            edge type in CSV and none of OGB's names, and ``inverse_edges`` is None.
+        MissingDependencyError: The folder has a ``.pt`` file, and torch is not installed.
     """
     return read_ogb_folder(
         folder, split=split, inverse_edges=inverse_edges, num_nodes=num_nodes, read_torch=read_torch_file
@@ -276,18 +280,18 @@ def graph_from_ogb_folder(
 
 
 def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) -> dict[str, dict[str, Any]]:
-    """Read the links to predict of one of OGB's link datasets, as ``get_edge_split`` returns them.
+    """Read the splits of links of an OGB link dataset, as ``get_edge_split`` returns them.
 
     Args:
         folder: A dataset's folder, such as ``dataset/ogbl_collab``.
-        split: The folder below ``split/``; it may be left out where there is one.
+        split: The folder below ``split/``; not needed if there is only one.
 
     Returns:
-        ``train``, ``val`` and ``test``, each OGB's names to arrays: ``edge`` and ``edge_neg`` int64[n, 2]; or
-        ``source_node`` and ``target_node``; or ``head``, ``relation`` and ``tail``; and what goes with them.
+        ``train``, ``val`` and ``test``, each with OGB's names to arrays: ``edge`` and ``edge_neg`` int64[n, 2]; or
+        ``source_node`` and ``target_node``; or ``head``, ``relation`` and ``tail``; and further arrays of the dataset.
 
     Raises:
-        FormatError: A file is missing, damaged, or holds what is not read.
+        FormatError: A file is missing, damaged, or has unknown content.
         SettingsError: There are several splits and none is chosen, or there is none.
         MissingDependencyError: torch is not installed.
     """
@@ -311,14 +315,14 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
 
 
 def _num_graphs(slices: Any) -> int:
-    """How many graphs a collection has whose attributes begin and end at these places; 1 where nothing says so."""
+    """Number of graphs in a collection by its slices; 1 without slices."""
     if isinstance(slices, Mapping):
         return max(map(_num_graphs, slices.values()), default=1)
     return len(slices) - 1 if hasattr(slices, "__len__") else 1
 
 
 def _refuse_dataset_folder(path: Path) -> None:
-    """Name the file to give in place of the folder of one of PyG's datasets."""
+    """Raise ``FormatError`` for the folder of a PyG dataset; the message names the file to give."""
     if path.is_dir() and not (path / METADATA).is_file() and not (path / "manifest.json").is_file():
         found = sorted(file for file in path.glob("processed/*.pt") if not file.name.startswith("pre_"))
         if found:
@@ -326,7 +330,7 @@ def _refuse_dataset_folder(path: Path) -> None:
 
 
 def _data_of(path: str | os.PathLike[str], named: Mapping[Any, Any]) -> Any:
-    """The data object that ``to_dict`` made a dict of."""
+    """Make the data object from its ``to_dict()``."""
     if not all(isinstance(name, str) for name in named) and GLOBAL_STORE not in named:
         raise FormatError(
             f"{path} holds a dict of {', '.join(map(repr, named))}; wanted that of data.to_dict(), which has names or "
@@ -342,5 +346,5 @@ def _data_of(path: str | os.PathLike[str], named: Mapping[Any, Any]) -> Any:
 
 
 def _as_array(value: Any) -> Array | Any:
-    """Tensors as arrays; what is no tensor as it is."""
+    """Convert a tensor to an array; other values are returned unchanged."""
     return value.numpy() if hasattr(value, "numpy") else value

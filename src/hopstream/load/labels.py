@@ -1,7 +1,7 @@
-"""Reads the label nodes of anchors, from edges of the store or from a list of the user's.
+"""Reads the label nodes of anchors, from edges of the store or from the user's lists.
 
-``LabelReader`` is the interface that a loader calls; ``StoredLabels`` and ``GivenLabelReader`` have it. Labels that a
-user lists become one ragged row of keys per anchor, are checked once, and travel to servers in that form.
+A loader calls the interface ``LabelReader``; ``StoredLabels`` and ``GivenLabelReader`` implement it. A user's lists are
+checked once and become one ragged row of keys per anchor. Servers get them in that form.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ LabelName = Literal["y_positive", "y_negative"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Labels:
-    """Where the label nodes of anchors come from.
+    """Edge types of label nodes, their direction and their limits.
 
     Attributes:
         positive: Supervision edge types.
-        negative: Supervision edge type to the edge type that holds its negatives, for those that have one.
+        negative: Supervision edge type to the edge type of its negatives, if it has one.
         direction: ``out``: anchors are sources of supervision edges; ``in``: they are destinations.
         max_labels: Most labels of one anchor and edge type, drawn uniformly; -1 for all.
-        edge_keys: Supervision edge type to int64[n], the keys of those of its edges that are labels, ascending; none
-            of them where all are.
+        edge_keys: Supervision edge type to int64[n], ascending keys of its edges that are labels; empty if all edges
+            are labels.
     """
 
     positive: tuple[EdgeType, ...]
@@ -48,15 +48,15 @@ class Labels:
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
-        """Every edge type that holds labels, each once."""
+        """Distinct edge types that hold labels."""
         return tuple(dict.fromkeys((*self.positive, *self.negative.values())))
 
     def anchor_type(self, edge_type: EdgeType) -> str:
-        """The node type of anchors of an edge type."""
+        """Node type of the anchors of an edge type."""
         return edge_type[0] if self.direction == "out" else edge_type[2]
 
     def label_type(self, edge_type: EdgeType) -> str:
-        """The node type of label nodes of an edge type."""
+        """Node type of the label nodes of an edge type."""
         return edge_type[2] if self.direction == "out" else edge_type[0]
 
 
@@ -66,11 +66,11 @@ class LabelNodes:
 
     Attributes:
         edge_type: The supervision edge type.
-        name: Whether they are positives or negatives: the attribute of the batch.
-        held_in: The edge type that their links are of: the supervision edge type, or that of its negatives.
-        node_type: Their type.
-        counts: int[n], how many each anchor has.
-        ids: int64[counts.sum()], grouped by anchor.
+        name: The batch's attribute for them: ``y_positive`` or ``y_negative``.
+        held_in: The edge type that holds their links: the supervision edge type, or the edge type of its negatives.
+        node_type: Type of the label nodes.
+        counts: int[n], number of labels of each anchor.
+        ids: int64[counts.sum()], ids of the label nodes, grouped by anchor.
     """
 
     edge_type: EdgeType
@@ -82,21 +82,21 @@ class LabelNodes:
 
 
 class LabelReader(Protocol):
-    """Finds the label nodes of anchors. One thread uses one reader."""
+    """Finds the label nodes of anchors. Not thread-safe."""
 
     def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
-        """Label nodes of some anchors: positives of every supervision edge type, then negatives of those with any.
+        """Read the label nodes of anchors: positives of every supervision edge type, then negatives.
 
         Args:
-            positions: int64[n], which anchors, by their places in what the loader was given.
+            positions: int64[n], positions of the anchors in the loader's input.
             anchor_ids: int64[n], their ids.
-            rng_seed: 64 bits; where labels are drawn, equal ones give equal draws.
+            rng_seed: 64 bits; equal seeds give equal draws of labels.
         """
         ...
 
 
 class StoredLabels:
-    """Reads labels from edges of the store, all edge types in one call."""
+    """Reads labels from edges of the store, with one call for all edge types."""
 
     def __init__(self, store: Store, labels: Labels) -> None:
         """Read ``labels`` from ``store``."""
@@ -104,7 +104,7 @@ class StoredLabels:
         self._labels = labels
 
     def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
-        """See ``LabelReader.read``; stored edges are those of an id, wherever that stands among the anchors."""
+        """See ``LabelReader.read``; ``positions`` are not used."""
         labels = self._labels
         requests = [
             SampleRequest(
@@ -138,7 +138,7 @@ class StoredLabels:
         ]
 
     def _of_split(self, request: SampleRequest, reply: SampleReply) -> SampleReply:
-        """The labels whose edges are in the split, up to ``max_labels`` per anchor, in stored order."""
+        """Keep the labels whose edges are in the split, at most ``max_labels`` per anchor, in stored order."""
         labels = self._labels
         wanted = labels.edge_keys[request.edge_type]
         entity = (request.edge_type, request.direction)
@@ -151,9 +151,9 @@ class StoredLabels:
 
 
 def draw_labels(counts: IntArray, max_labels: int, rng_seed: int) -> tuple[IntArray, IntArray]:
-    """Which labels of each anchor are drawn, uniformly and without replacement, where it has too many.
+    """Draw at most ``max_labels`` labels of each anchor, uniformly and without replacement.
 
-    Random numbers follow the order of anchors and of their labels, so that is to be the same on every topology.
+    Draws depend on the order of anchors and labels, so this order must be the same for any number of parts and servers.
 
     Args:
         counts: int64[n], labels of each anchor.
@@ -161,7 +161,7 @@ def draw_labels(counts: IntArray, max_labels: int, rng_seed: int) -> tuple[IntAr
         rng_seed: 64 bits.
 
     Returns:
-        int64[m], ascending positions of the labels drawn among all of them, and int64[n], how many each anchor has.
+        int64[m], ascending positions of the drawn labels among all labels, and int64[n], drawn labels of each anchor.
     """
     num_labels = int(counts.sum())
     if max_labels < 0:
@@ -175,10 +175,10 @@ def draw_labels(counts: IntArray, max_labels: int, rng_seed: int) -> tuple[IntAr
 def read_labels(
     store: Store, supervision: Supervision, negatives: Negatives, direction: Direction, max_labels: int
 ) -> Labels:
-    """Check what the user says of labels against a store.
+    """Check the user's edge types of labels against a store.
 
     Raises:
-        SettingsError: Types do not belong together, a direction is not held, or ``max_labels`` is out of range.
+        SettingsError: Types do not match, the dataset does not hold the direction, or ``max_labels`` is out of range.
         UnknownNameError: The graph has no such edge type.
     """
     check_choice("label_direction", direction, ("in", "out"))
@@ -201,10 +201,11 @@ def read_labels(
 def read_supervision(
     supervision: Supervision, edge_type_of: Callable[[Any], EdgeType], direction: Direction, max_labels: int
 ) -> Labels:
-    """Check what labels have in common, wherever they are.
+    """Check the settings that stored and given labels share.
 
     Raises:
-        SettingsError: An edge type twice or none, different types of anchors, or ``max_labels`` is out of range.
+        SettingsError: There is no edge type, one is given twice, anchors have different types, or ``max_labels`` is out
+            of range.
         UnknownNameError: ``edge_type_of`` knows no such edge type.
     """
     max_labels = read_integer("max_labels", max_labels, -1, MAX_COUNT)
@@ -220,7 +221,7 @@ def read_supervision(
 
 
 def labels_of_split(store: Store, labels: Labels, split: str) -> Labels:
-    """Positive labels that are in an edge split, and no others.
+    """Restrict positive labels to an edge split.
 
     Raises:
         UnknownNameError: A supervision edge type has no such split.
@@ -242,7 +243,7 @@ def labels_of_split(store: Store, labels: Labels, split: str) -> Labels:
 def _read_negatives(
     schema: GraphSchema, positive: tuple[EdgeType, ...], negatives: Negatives
 ) -> dict[EdgeType, EdgeType]:
-    """Supervision edge type to the edge type of its negatives."""
+    """Map supervision edge types to the edge types of their negatives."""
     if negatives is None:
         return {}
     if isinstance(negatives, Mapping):
@@ -253,10 +254,10 @@ def _read_negatives(
 
 
 def _as_list(supervision: Supervision) -> list[Any]:
-    """One edge type, or several: a tuple of three strings is one edge type.
+    """Return a list of edge types; a tuple of three strings is one edge type.
 
     Raises:
-        SettingsError: It is no edge type and no list of any.
+        SettingsError: The value is no edge type and no list.
     """
     if not isinstance(supervision, str | Sequence):
         raise SettingsError(f"supervision is {supervision!r}; give the edge type, or types, whose edges are labels")
@@ -267,7 +268,7 @@ def _as_list(supervision: Supervision) -> list[Any]:
 
 
 PADDING = -1
-"""What fills up the rows of a matrix; it may stand anywhere in them."""
+"""Fills up the rows of a matrix; may be at any position of a row."""
 LabelRows = RaggedArray | Sequence[ArrayLike] | ArrayLike
 LabelsOfType = LabelRows | tuple[LabelRows, LabelRows | None]
 GivenLabelsLike = Mapping[EdgeType, LabelsOfType] | Mapping[str, LabelsOfType]
@@ -276,19 +277,19 @@ GivenLabelsLike = Mapping[EdgeType, LabelsOfType] | Mapping[str, LabelsOfType]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GivenLabels:
-    """Label nodes of all anchors of a loader.
+    """Label nodes of all anchors of a loader, as the user gave them.
 
     Attributes:
-        labels: The edge types, the direction and how many are drawn.
-        rows: Supervision edge type and what they are, to keys: row ``i`` is of the anchor at position ``i``. Positives
-            of every supervision edge type come first.
+        labels: Edge types, direction and limits.
+        rows: Supervision edge type and ``y_positive`` or ``y_negative``, to keys: row ``i`` belongs to the anchor at
+            position ``i``. Positives of all supervision edge types come first.
     """
 
     labels: Labels
     rows: Mapping[tuple[EdgeType, LabelName], RaggedArray]
 
     def fingerprint(self) -> str:
-        """Hex digits that change when the labels do; takes about a second per gigabyte of keys."""
+        """Digest of the labels in hex digits; takes about a second per gigabyte of keys."""
         digest = hashlib.blake2b(digest_size=16)
         for (edge_type, name), rows in self.rows.items():
             digest.update(f"{type_label(edge_type)}\x1f{name}\x1f{len(rows)}\x1f".encode())
@@ -297,12 +298,12 @@ class GivenLabels:
         return digest.hexdigest()
 
     def to_option(self) -> dict[EdgeType, tuple[RaggedArray, RaggedArray | None]]:
-        """The same labels as ``read_given_labels`` takes them, in the form that is sent to servers."""
+        """The labels as an argument of ``read_given_labels``; servers get this form."""
         return {t: (self.rows[t, "y_positive"], self.rows.get((t, "y_negative"))) for t in self.labels.positive}
 
 
 class GivenLabelReader:
-    """Hands out labels that a user gave."""
+    """Reads labels from the user's lists."""
 
     def __init__(self, given: GivenLabels, ids_of: Callable[[str, IntArray], IntArray]) -> None:
         """Take labels from ``given``; ``ids_of`` finds ids of a node type by key."""
@@ -310,7 +311,7 @@ class GivenLabelReader:
         self._ids_of = ids_of
 
     def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
-        """See ``LabelReader.read``; keys of one node type are looked up in one call."""
+        """See ``LabelReader.read``; one call looks up all keys of a node type."""
         labels = self._given.labels
         found: list[tuple[EdgeType, LabelName, IntArray, IntArray]] = []
         by_type: dict[str, list[IntArray]] = {}
@@ -340,20 +341,20 @@ class GivenLabelReader:
 def read_given_labels(
     store: Store, supervision: Supervision, given: GivenLabelsLike, direction: Direction, max_labels: int
 ) -> GivenLabels:
-    """Check labels that the user gave against a store, and bring them into one form.
+    """Check the user's labels against a store, and convert them to ragged rows.
 
     Args:
-        store: The graph's store; supervision edge types need not be in its schema, but their ends must.
-        supervision: The edge types that ``given`` has labels of.
+        store: The graph's store; supervision edge types need not be in its schema, but their node types must.
+        supervision: The edge types of ``given``.
         given: See ``GivenLabelsLike``. Rows are a ``RaggedArray``, a list of arrays, or a matrix padded with -1.
         direction: ``out``: anchors are sources of supervision edges; ``in``: they are destinations.
-        max_labels: Most labels of one anchor, edge type and kind; -1 for all.
+        max_labels: Most labels of one anchor and edge type, for positives and for negatives; -1 for all.
 
     Raises:
-        SettingsError: Types do not belong together, an edge type is missing or has no positives, or rows have another
-            form or are not integers.
+        SettingsError: Types do not match, an edge type is missing or has no positives, or rows have another form or are
+            not integers.
         UnknownNameError: The graph has no such edge type or node type.
-        IdRangeError: A key outside 0..n-1 of the label type; the message names row and key.
+        IdRangeError: A key is outside 0..n-1 of the label type; the message names row and key.
     """
     check_choice("label_direction", direction, ("in", "out"))
     if not isinstance(given, Mapping):
@@ -388,7 +389,7 @@ def check_num_rows(given: GivenLabels, num_anchors: int) -> None:
 
 
 def _edge_type_of(schema: GraphSchema, given: object) -> EdgeType:
-    """An edge type of the graph, or another one between two of its node types, as a tuple or a list."""
+    """Return an edge type of the graph, or check that a new one joins two of its node types."""
     named = tuple(given) if isinstance(given, list) else given
     if not is_edge_type(named):
         return schema.edge_type_of(given)
@@ -398,7 +399,7 @@ def _edge_type_of(schema: GraphSchema, given: object) -> EdgeType:
 
 
 def _both(edge_type: EdgeType, given: LabelsOfType) -> tuple[LabelRows, LabelRows | None]:
-    """Positives and negatives: a tuple is both, everything else is positives."""
+    """Split given labels into positives and negatives; anything but a tuple of two is positives."""
     positives, negatives = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if positives is None or isinstance(positives, tuple):
         raise SettingsError(
@@ -409,11 +410,11 @@ def _both(edge_type: EdgeType, given: LabelsOfType) -> tuple[LabelRows, LabelRow
 
 
 def _read_rows(where: str, given: Any, node_type: str, num_nodes: int) -> RaggedArray:
-    """One row of int64 keys per anchor, in arrays of their own.
+    """Convert to one row of int64 keys per anchor, in new arrays, and check the range of keys.
 
     Raises:
-        SettingsError: The rows are of another form, or not integers.
-        IdRangeError: A key outside 0..n-1.
+        SettingsError: The rows have another form, or are not integers.
+        IdRangeError: A key is outside 0..n-1.
     """
     try:
         rows = _to_ragged(given)
@@ -434,7 +435,7 @@ def _read_rows(where: str, given: Any, node_type: str, num_nodes: int) -> Ragged
 
 
 def _to_ragged(given: Any) -> RaggedArray:
-    """Rows of int64, whatever form they have; ``SchemaError`` where they are something else."""
+    """Convert given rows to int64; raise ``SchemaError`` for other values."""
     if isinstance(given, RaggedArray):
         if given.is_string:
             raise SchemaError("it has strings, not integers")
@@ -453,7 +454,7 @@ def _to_ragged(given: Any) -> RaggedArray:
 
 
 def _integers(array: Array) -> IntArray:
-    """A one-dimensional array as int64; an empty one has no dtype of its own."""
+    """Convert a one-dimensional array of integers to int64; an empty array may have any dtype."""
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise SchemaError(f"it has {array.dtype}{list(array.shape)}, not integers[n]")
     return array.astype(np.int64)

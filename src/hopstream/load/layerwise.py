@@ -1,8 +1,8 @@
-"""Infers embeddings of all nodes, one layer of a model after the other, over a graph of any size.
+"""Layer-wise inference: computes embeddings of all nodes, one layer of a model at a time.
 
-Sampling k hops around every node would compute the same embeddings again and again. Layer by layer, every node is
-computed once: layer 1 from the graph's features, layer ``k`` from what layer ``k - 1`` left on disk. A run that was
-killed goes on after the last chunk that it wrote.
+Sampling k hops around every node would compute the same embeddings many times. Layer by layer, every node is computed
+once: layer 1 from the graph's features, layer ``k`` from the rows of layer ``k - 1`` on disk. A killed run resumes
+after the last chunk that it wrote.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from hopstream.uris import local_path
 Layer = Callable[[int, str, Any], Any]
 """``layer(number, node_type, batch)``: rows for the batch's seeds, float[batch_size, width]; numbers start at 0."""
 HIDDEN = "h"
-"""The feature under which a batch brings the embeddings of the layer before."""
+"""Name of the feature that holds the rows of the previous layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """Some consecutive rows of one type and part: the ids ``[first, stop)``."""
+    """Range of rows of one type and part: the ids ``[first, stop)``."""
 
     node_type: str
     part: int
@@ -57,7 +57,7 @@ class RowSpan:
 
 
 class LayerLoader(SubgraphLoader):
-    """Batches of one hop around consecutive nodes, for one layer at a time."""
+    """Loader of batches of one hop around consecutive nodes, for one layer at a time."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LayerLoader(SubgraphLoader):
         settings: LoadSettings,
     ) -> None:
         """Open the source; see ``infer_layerwise`` for the settings."""
-        # Rows of the layer before are on this machine, so batches are made here, also where servers could make some.
+        # Rows of the previous layer are on this machine, so this process makes the batches, even if servers could.
         self._setup = setup = replace(self._open(source, direction, settings), session=None)
         try:
             self.plans = {t: _plan(setup, num_neighbors, t) for t in setup.store.schema.nodes}
@@ -78,11 +78,11 @@ class LayerLoader(SubgraphLoader):
 
     @property
     def batch_size(self) -> int:
-        """Rows of a batch."""
+        """Rows per batch."""
         return self._setup.settings.batch_size
 
     def features(self) -> dict[str, dict[str, list[str]]]:
-        """The graph's features that the layers see."""
+        """Names of the graph's features that the layers read, by type."""
         columns = self._setup.columns
         return {
             "node_features": {t: list(names) for t, names in columns.nodes.items()},
@@ -90,17 +90,17 @@ class LayerLoader(SubgraphLoader):
         }
 
     def facts(self) -> Facts:
-        """What decides over the neighbours."""
+        """The settings that determine the sampled neighbours."""
         return {"direction": self._setup.direction, "rng_seed": self._setup.settings.rng_seed}
 
     @property
     def rank(self) -> int:
-        """This process among those that share the parts."""
+        """Rank of this process among those that share the parts."""
         return self._setup.settings.own_rank
 
     @property
     def world_size(self) -> int:
-        """How many they are."""
+        """Number of processes that share the parts."""
         return self._setup.settings.world_size
 
     def own_parts(self) -> list[int]:
@@ -110,7 +110,7 @@ class LayerLoader(SubgraphLoader):
     def run(
         self, embeddings: Embeddings, number: int, spans: Sequence[RowSpan], layer: Layer
     ) -> Iterator[tuple[RowSpan, Array]]:
-        """The rows of some spans, in their order."""
+        """Compute the rows of some spans, in their order."""
         if not spans:
             return
         hidden = {t: _Hidden(embeddings, number, t) for t in embeddings.facts.node_offsets} if number else {}
@@ -133,7 +133,7 @@ class LayerMaker(BatchMaker[Sequence[RowSpan]]):
         spans: Sequence[RowSpan],
         hidden: Mapping[str, _Hidden],
     ) -> None:
-        """Make batches of the given spans; ``hidden`` are the rows of the layer before, by type."""
+        """Make batches of the given spans; ``hidden`` holds the rows of the previous layer, by type."""
         columns = setup.columns
         if number:
             columns = ColumnChoice(nodes=dict.fromkeys(columns.nodes, ()), edges=columns.edges)
@@ -144,7 +144,7 @@ class LayerMaker(BatchMaker[Sequence[RowSpan]]):
         self._rng_seed = derive_seed("layer", setup.settings.rng_seed, number)
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
-        """One hop around some consecutive nodes."""
+        """Start from the consecutive nodes of a span."""
         span = self._inputs[step]
         self._runner = self._runners[span.node_type]
         ids = np.arange(span.first, span.stop, dtype=np.int64)
@@ -154,7 +154,7 @@ class LayerMaker(BatchMaker[Sequence[RowSpan]]):
         )  # fmt: skip
 
     def _read(self, fetch: Fetch) -> MiniBatch:
-        """The batch with the features that the layer needs: the graph's, or the rows of the layer before."""
+        """Fetch the batch with its node features: the graph's, or the rows of the previous layer."""
         batch, node_ids = replace(super()._read(fetch), epoch=self._number), fetch.sampled.node_ids
         if not self._number:
             return batch
@@ -162,7 +162,7 @@ class LayerMaker(BatchMaker[Sequence[RowSpan]]):
 
 
 class _Hidden:
-    """The rows of one type of the layer before, by id."""
+    """Rows of one type of the previous layer, by id."""
 
     def __init__(self, embeddings: Embeddings, layer: int, node_type: str) -> None:
         maps = embeddings.all_rows(layer, node_type)
@@ -170,12 +170,12 @@ class _Hidden:
         self._width, self._dtype = first.shape[1], first.dtype
         self._word = word_dtype(max(1, self._width * self._dtype.itemsize))
         words = {p: np.ascontiguousarray(rows).reshape(-1).view(self._word) for p, rows in maps.items() if rows.size}
-        self._words = words  # kept alive: the table holds addresses
+        self._words = words  # keeps the arrays alive: the table holds their addresses
         self._table = address_table([words.get(part) for part in range(embeddings.num_parts)])
         self._offsets = np.array(embeddings.facts.node_offsets[node_type], np.int64)
 
     def at(self, ids: IntArray) -> Array:
-        """float[n, width]."""
+        """float[n, width], the rows of the given ids."""
         out = np.empty((len(ids), self._width), self._dtype)
         if out.size:
             gather_rows(
@@ -188,7 +188,7 @@ class _Hidden:
 def _plan(
     setup: LoaderSetup, num_neighbors: int | Mapping[EdgeType, int] | Mapping[str, int], node_type: str
 ) -> SamplePlan:
-    """One hop around nodes of a type."""
+    """Make the plan of one hop around nodes of a type."""
     schema = setup.store.schema
     if isinstance(num_neighbors, Mapping):
         per_hop: Any = {t: [count] for t, count in num_neighbors.items()}
@@ -204,7 +204,7 @@ def _plan(
 
 
 def _to_rows(value: Any, number: int, span: RowSpan) -> Array:
-    """What a layer returned as float[batch_size, width]."""
+    """Check a layer's result and convert it to float[batch_size, width]."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     num_rows = span.stop - span.first
@@ -231,31 +231,34 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "edge_keys": "batches are not given to the user, and layers need no keys; leave it out",
     "transform": "layer= is called with each batch",
 }
-"""Options of other loaders that are not options here, and what to do instead."""
+"""Refused options of other loaders to remedies."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InferenceArguments(LoadSettings, GraphSource):
     """Arguments of ``infer_layerwise``. With ``rank`` and ``world_size``, ranks share parts.
 
-    Of a ``RemoteGraph`` neighbours and features are asked, and batches are made here: the rows of the layer before are.
+    With a ``RemoteGraph`` as source, its servers give neighbours and features. This process still makes the batches,
+    because the rows of the previous layer are on its machine.
 
     Attributes:
         layer: ``layer(number, node_type, batch)`` returns float[batch_size, width], a row for each of the batch's
-            seeds, as a tensor or array. ``number`` counts from 0. Batches hold one hop; the graph's features are in
-            those of layer 0, the rows of the layer before, as feature ``h``, in the others.
+            seeds, as a tensor or array. ``number`` counts from 0. Batches hold one hop. Their node features are the
+            graph's in layer 0, and the rows of the previous layer, as feature ``h``, in later layers.
         out: Folder of the embeddings; see ``hopstream.load.embeddings`` for its files.
         num_layers: Layers of the model.
-        num_neighbors: Neighbours per node, for all edge types or per edge type; -1 means all. Nodes draw the same ones
-            in every run.
-        node_types: Types that the last layer is computed for; None means all. The layers before have all types.
-        direction: ``in`` follows edges backwards, as message passing needs it.
-        tag: A name of the model's weights. A folder that was begun under another tag is refused.
-        overwrite: Begin anew, whichever embeddings ``out`` holds; without it a run goes on where the last one stopped.
-            Not with several ranks: one could remove what another has begun.
-        rows_per_chunk: After so many rows, work is saved.
-        wait_s: With several ranks: how long to wait for the others at the end of a layer.
-        progress: Called as ``progress(stage, done, total)`` with rows of a layer. None: a line on a terminal's stderr.
+        num_neighbors: Neighbours per node, for all edge types or per edge type; -1 means all. Every run draws the same
+            neighbours.
+        node_types: Node types to compute in the last layer; None means all. Earlier layers compute all types.
+        direction: ``in`` follows edges from destination to source, as message passing needs; ``out`` from source to
+            destination.
+        tag: Name of the model's weights. A folder that was begun with another tag is refused.
+        overwrite: Remove the embeddings in ``out`` and start again; otherwise a run resumes where the last one stopped.
+            Not allowed with several ranks: one rank could remove rows that another has written.
+        rows_per_chunk: Rows per chunk; each chunk is saved when it is complete.
+        wait_s: With several ranks: seconds to wait for the other ranks at the end of a layer.
+        progress: Called as ``progress(stage, done, total)`` with numbers of rows of a layer. None writes a line to
+            stderr if it is a terminal.
     """
 
     layer: Layer = field(kw_only=False)
@@ -282,16 +285,16 @@ class InferenceArguments(LoadSettings, GraphSource):
 
 @called_with(InferenceArguments, OTHER_OPTIONS)
 def infer_layerwise(arguments: InferenceArguments) -> Embeddings:
-    """Compute and write embeddings of all nodes, and go on where an earlier run stopped.
+    """Compute and write embeddings of all nodes; resume where an earlier run stopped.
 
     Returns:
-        The embeddings, open.
+        The open embeddings.
 
     Raises:
-        SettingsError: A setting cannot be met, ``out`` holds other things than embeddings, or ``layer`` returned
-            something else than a row per seed.
+        SettingsError: A setting cannot be met, ``out`` holds other files than embeddings, or ``layer`` did not return
+            one row per seed.
         StateError: ``out`` holds embeddings of another graph, tag or settings.
-        FormatError: Files of ``out`` are damaged, or ranks wrote rows of several widths or dtypes.
+        FormatError: Files of ``out`` are damaged, or ranks wrote rows of different widths or dtypes.
         StoreTimeout: Another rank did not finish a layer in time.
     """
     out, num_layers, wait_s = local_path(arguments.out), arguments.num_layers, arguments.wait_s
@@ -316,12 +319,12 @@ def infer_layerwise(arguments: InferenceArguments) -> Embeddings:
                 report(f"layer {number + 1}", rest.done, rest.total)
             _wait_for_others(embeddings, number + 1, types, wait_s)
             for node_type in types:
-                embeddings.all_rows(number + 1, node_type)  # ranks have only now seen each other's rows
+                embeddings.all_rows(number + 1, node_type)  # checks that the rows of all ranks match
         return embeddings
 
 
 class _Rest:
-    """What of one layer this rank still has to compute."""
+    """Remaining rows of one layer on this rank."""
 
     def __init__(self, embeddings: Embeddings, number: int, types: Sequence[str], parts: Sequence[int]) -> None:
         self._embeddings = embeddings
@@ -333,7 +336,7 @@ class _Rest:
         self.done = sum(writer.done for writer in self._writers.values())
 
     def spans(self, batch_size: int) -> list[RowSpan]:
-        """The batches that are left, in the order in which their rows are written."""
+        """Remaining batches, in the order in which their rows are written."""
         return [
             RowSpan(node_type, part, first, min(first + batch_size, self._offsets[node_type][part + 1]))
             for (node_type, part), writer in self._writers.items()
@@ -343,7 +346,7 @@ class _Rest:
         ]
 
     def add(self, span: RowSpan, rows: Array, rows_per_chunk: int) -> None:
-        """Keep the rows of one batch."""
+        """Check and write the rows of one batch."""
         writer = self._writers[span.node_type, span.part]
         own = rows.shape[1], rows.dtype
         if span.node_type not in self._row_kinds:
@@ -359,7 +362,7 @@ class _Rest:
         self.done += len(rows)
 
     def _find_rows(self, layer: int, node_type: str) -> tuple[str, tuple[int, np.dtype[Any]]] | None:
-        """Where rows of a type are already, this rank's or another's, and their width and dtype."""
+        """Find a part of any rank that has rows of a type; return its name, and their width and dtype."""
         for part in range(self._embeddings.num_parts):
             writer = self._writers.get((node_type, part))
             if writer is not None and writer.row_kind is not None:
@@ -388,7 +391,7 @@ def _facts_of(loader: LayerLoader, num_layers: int, node_types: Sequence[str] | 
 
 
 def _wait_for_record(out: Path, wait_s: float) -> None:
-    """Return when rank 0 has begun the folder."""
+    """Wait until rank 0 has created the folder's record."""
     ends = time.monotonic() + wait_s
     while not (out / RECORD).exists():
         if time.monotonic() > ends:
@@ -400,7 +403,7 @@ def _wait_for_record(out: Path, wait_s: float) -> None:
 
 
 def _write_keys(loader: LayerLoader, embeddings: Embeddings) -> None:
-    """The keys of this rank's parts, so that rows can be found by key without the dataset."""
+    """Write the keys of this rank's parts, so that rows can be found by key without the dataset."""
     store: Store = loader.store
     for node_type, offsets in embeddings.facts.node_offsets.items():
         for part in loader.own_parts():
@@ -413,7 +416,7 @@ def _write_keys(loader: LayerLoader, embeddings: Embeddings) -> None:
 
 
 def _wait_for_others(embeddings: Embeddings, layer: int, types: Sequence[str], wait_s: float) -> None:
-    """Return when every part of a layer is complete."""
+    """Wait until every part of a layer is complete."""
     ends = time.monotonic() + wait_s
     for node_type in types:
         for part in range(embeddings.num_parts):
@@ -428,7 +431,7 @@ def _wait_for_others(embeddings: Embeddings, layer: int, types: Sequence[str], w
 
 
 class _Line:
-    """One line on a terminal's stderr, rewritten; nothing elsewhere."""
+    """Progress line on stderr, rewritten in place; silent if stderr is no terminal."""
 
     def __init__(self, title: str) -> None:
         self._title = title

@@ -1,10 +1,9 @@
-"""The links that a loader starts from, their labels, and the times at which seeds look at the graph.
+"""Checks and stores a loader's links with their labels and times, and the times of seed nodes.
 
-Users name links as they do for PyG: pairs of keys, all edges of a type, or a split of them, with labels and times
-beside them. Whatever they gave becomes one ``LinkInputs`` record, checked once. Edges that the dataset keeps are asked
-for batch by batch, so all edges of a graph take no memory here.
+Users name links as for PyG: pairs of keys, all edges of a type, or a split of them, with labels and times. They become
+one checked ``LinkInputs`` record. The ends of stored edges are fetched batch by batch, so they take no memory here.
 
-The user says it, seed by seed, or the seeds are nodes that have a time of their own.
+Times of seed nodes come from the user, one per seed, or from a feature of the nodes.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from hopstream.store.contract import FetchRequest, Links, Store
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeedTimes:
-    """The times of a loader's seeds.
+    """Times of a loader's seeds.
 
     Attributes:
-        store: Where nodes' own times are.
+        store: The store that holds the nodes' own times.
         node_type: Type of the seeds.
         time_attr: The feature that holds times.
-        given: int64[num_seeds], what the user gave in the order of the seeds, or None for the nodes' own times.
+        given: int64[num_seeds], the user's times in the order of the seeds, or None for the nodes' own times.
     """
 
     store: Store
@@ -44,14 +43,14 @@ class SeedTimes:
     given: IntArray | None
 
     def of(self, positions: IntArray, ids: IntArray) -> IntArray:
-        """int64[n], a new array: the times of the seeds at some positions, which have these ids."""
+        """Return int64[n], a new array: the times of the seeds at ``positions``, whose ids are ``ids``."""
         if self.given is not None:
             return self.given[positions]
         request = FetchRequest(entity=self.node_type, names=(self.time_attr,), ids=ids)
         return np.array(self.store.fetch([request])[0][self.time_attr], np.int64)
 
     def fingerprint(self) -> str | None:
-        """Hex digits that change when the given times do, or None where there are none."""
+        """Digest of the given times in hex digits, or None without given times."""
         return None if self.given is None else hex_digest(self.given.data)
 
 
@@ -60,15 +59,16 @@ def read_seed_times(store: Store, sampling: Sampling, seeds: Seeds, input_time: 
 
     Args:
         store: The graph's store.
-        sampling: How neighbourhoods are drawn.
+        sampling: Settings of sampling.
         seeds: The seeds.
         input_time: An integer per seed, or None.
 
     Returns:
-        Their times, or None where the sampling is not temporal.
+        Their times, or None if the sampling is not temporal.
 
     Raises:
-        SettingsError: Times without temporal sampling or the other way round, or not one integer per seed.
+        SettingsError: Times are given without temporal sampling, they are missing with it, or they are not one integer
+            per seed.
     """
     time_attr = sampling.settings.time_attr
     if time_attr is None:
@@ -86,16 +86,16 @@ def read_seed_times(store: Store, sampling: Sampling, seeds: Seeds, input_time: 
 
 
 def read_times(name: str, values: object, num_wanted: int, each: str = "seed") -> IntArray:
-    """int64[num_wanted], a copy of the times that the user gave.
+    """Check the user's times and return a copy, int64[num_wanted].
 
     Args:
-        name: What the option is called.
-        values: Anything that is or becomes an array of integers.
-        num_wanted: How many there must be.
-        each: What each of them is the time of.
+        name: Name of the option, for messages.
+        values: An array of integers, or a value that converts to one.
+        num_wanted: Required number of times.
+        each: The item that each time belongs to, for messages.
 
     Raises:
-        SettingsError: They are not integers that fit int64, or not so many.
+        SettingsError: The values are not integers that fit int64, or their number is wrong.
     """
     times = to_array(values)
     if times.dtype.kind == "M":
@@ -116,23 +116,23 @@ def read_times(name: str, values: object, num_wanted: int, each: str = "seed") -
 
 Pairs = ArrayLike | tuple[ArrayLike, ArrayLike] | Links
 LinksLike = str | EdgeType | Pairs | tuple[str | EdgeType, str | Pairs | None] | None
-"""None (all edges), a split, keys [2, n] of sources and destinations, or a pair of these, or ``Links``; or an edge type
-and one of these; or an edge type alone, for all of its edges."""
+"""None (all edges), a split, keys [2, n] of sources and destinations, a pair of arrays [n], or ``Links``; or a pair of
+an edge type and one of these; or an edge type alone, for all of its edges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkInputs:
-    """The links that an epoch goes through once.
+    """Links of one epoch.
 
     Attributes:
-        edge_type: Their type.
-        num_links: How many there are, repetitions counted.
-        name: What they are in messages and saved states.
-        src_keys: int64[num_links], keys of sources, or None where the store is asked for them.
-        dst_keys: int64[num_links], keys of destinations, or None as well.
-        edge_keys: int64[num_links], keys of the edges that the store is asked for; None for all, in their order.
-        labels: Numbers of num_links rows, or None.
-        times: int64[num_links], or None where there are none, or the store knows them.
+        edge_type: Type of the links.
+        num_links: Number of links, with repetitions.
+        name: Name of the links in messages and saved states.
+        src_keys: int64[num_links], keys of sources, or None to fetch them from the store.
+        dst_keys: int64[num_links], keys of destinations, or None like ``src_keys``.
+        edge_keys: int64[num_links], keys of the edges to fetch from the store; None for all edges, in order of keys.
+        labels: Array of numbers with num_links rows, or None.
+        times: int64[num_links], or None if there are none, or the store has them.
     """
 
     edge_type: EdgeType
@@ -146,11 +146,11 @@ class LinkInputs:
 
     @property
     def are_stored(self) -> bool:
-        """The store is asked for their ends."""
+        """Whether the ends of the links are fetched from the store."""
         return self.src_keys is None
 
     def links_at(self, store: Store, positions: IntArray) -> Links:
-        """The links at some positions, with times where they have any."""
+        """Return the links at some positions, with times if they have any."""
         if self.src_keys is None or self.dst_keys is None:
             found = store.links(self.edge_type, positions if self.edge_keys is None else self.edge_keys[positions])
         else:
@@ -158,7 +158,7 @@ class LinkInputs:
         return found if self.times is None else replace(found, times=self.times[positions])
 
     def fingerprints(self) -> dict[str, str | None]:
-        """Hex digits that change when the links, their labels or times do; about a second per gigabyte."""
+        """Digests of links, labels and times in hex digits; takes about a second per gigabyte."""
         links = hashlib.blake2b(f"{self.name}\x1f{self.num_links}".encode(), digest_size=16)
         for name in ("src_keys", "dst_keys", "edge_keys"):
             _add_array(links, name, getattr(self, name))
@@ -179,18 +179,19 @@ def _add_array(digest: hashlib.blake2b, name: str, array: Array | None) -> None:
 def read_link_inputs(
     store: Store, edge_label_index: LinksLike, edge_label: ArrayLike | None, edge_label_time: ArrayLike | None
 ) -> LinkInputs:
-    """Check what the user gave as links, labels and times, and bring it into one form.
+    """Check the user's links, labels and times, and make one record of them.
 
     Args:
-        store: The graph's store; it is asked for splits and edges.
+        store: The graph's store; splits and edges are read from it.
         edge_label_index: See ``LinksLike``. In a graph with one edge type the type may be left out.
         edge_label: Numbers, one row per link, or None.
         edge_label_time: Integers, one per link, or None.
 
     Raises:
-        UnknownNameError: The graph has no such edge type or split, or does not keep the edges' ends by their keys.
-        IdRangeError: A key outside 0..n-1 of its node type.
-        SettingsError: No edge type where the graph has several, arrays of other shapes or kinds, or no links at all.
+        UnknownNameError: The graph has no such edge type or split, or the dataset does not keep its links.
+        IdRangeError: A key is outside 0..n-1 of its node type.
+        SettingsError: The edge type is missing in a graph with several, an array has a wrong shape or dtype, or there
+            are no links.
     """
     edge_type, choice = _split_type(store.schema, edge_label_index)
     store.schema.check_edge_type(edge_type)
@@ -207,7 +208,7 @@ def read_link_inputs(
 
 
 def _split_type(schema: GraphSchema, given: LinksLike) -> tuple[EdgeType, str | Pairs | None]:
-    """The edge type, named or the only one, and the rest."""
+    """Split the user's links into the edge type, named or the only one, and the rest."""
     edge_type = schema.find_edge_type(given)
     if edge_type is not None:
         return edge_type, None
@@ -311,7 +312,11 @@ def _read_labels(links: LinkInputs, given: ArrayLike | None) -> Array | None:
 
 
 def _as_labels(given: ArrayLike) -> Array:
-    """An array of labels, also of a tensor whose dtype numpy does not have."""
+    """Convert labels to an array.
+
+    Raises:
+        SettingsError: They are no array, for example a tensor whose dtype numpy does not have.
+    """
     try:
         return to_array(given)
     except (TypeError, ValueError) as error:

@@ -1,10 +1,9 @@
 """Loader of links with the neighbourhoods of their ends.
 
-``LinkNeighborLoader`` checks what the user asks for against the graph, and puts together what does the work. No batch
-is made before the first iteration.
+``LinkNeighborLoader`` checks its arguments against the graph. It makes no batch before the first iteration.
 
-A batch belongs to one thread from its first to its last step: find the ends of the links, draw negatives, run the plan
-from all ends, fetch all columns. What a model is trained on, slots of ends and labels, are attributes of the batch.
+One thread makes a whole batch: it finds the ends of the links, draws negatives, runs the plan from all ends and fetches
+all columns. Slots of the ends and labels are attributes of the batch.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from hopstream.store.contract import MAX_TREES, Links, Store
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkTask:
-    """What a loader of links starts from.
+    """Inputs of a loader of links.
 
     Attributes:
-        store: Where links are asked for.
-        inputs: The links; labels are as batches show them.
-        order: Which of them make which batch.
-        sampling: How neighbourhoods are drawn.
-        negatives: Where negatives come from, or None.
-        excluded: Edge types that hold the links of a batch (False) or their reverses (True), which are not followed.
+        store: The store of the links.
+        inputs: The links; their labels are final.
+        order: Assigns links to batches.
+        sampling: How neighbourhoods are sampled.
+        negatives: Sampler of negatives, or None.
+        excluded: Edge types with the links of a batch (False) or their reverses (True), which must not be followed.
     """
 
     store: Store
@@ -59,20 +58,20 @@ class LinkTask:
 
     @property
     def is_triplet(self) -> bool:
-        """Batches show triplets, not labelled pairs."""
+        """Whether batches hold triplets instead of labelled pairs."""
         return self.negatives is not None and self.negatives.how.mode == "triplet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Ends:
-    """The ends of a batch's links, positives first, as seeds.
+    """Ends of a batch's links as seeds, positives first.
 
     Attributes:
         keys: Node type to int64[n] keys of seeds.
-        src_slots: int64[num_sources], slots of sources: positives, then negatives, if those have their own.
+        src_slots: int64[num_sources], slots of sources: positives, then negatives; triplets have only positives.
         dst_slots: int64[num_destinations], slots of destinations: positives, then negatives.
-        trees: Node type to int64[n], the tree of each seed; None where trees are not disjoint.
-        num_trees: Numbers of trees end here.
+        trees: Node type to int64[n], the tree of each seed; None if trees are not disjoint.
+        num_trees: Upper bound of tree numbers, exclusive.
     """
 
     keys: Mapping[str, IntArray]
@@ -121,7 +120,7 @@ class LinkMaker(BatchMaker[LinkTask]):
         )
 
     def _joint(self, src_keys: IntArray, dst_keys: IntArray) -> _Ends:
-        """Every node once, in order of first occurrence, sources first."""
+        """Make seeds of the distinct nodes, in order of first occurrence, sources first."""
         src_type, _, dst_type = self._inputs.inputs.edge_type
         if src_type == dst_type:
             keys, slots = self._slot_map.number(np.concatenate([src_keys, dst_keys]))
@@ -131,7 +130,7 @@ class LinkMaker(BatchMaker[LinkTask]):
         return _Ends(keys={src_type: distinct_src, dst_type: distinct_dst}, src_slots=src_slots, dst_slots=dst_slots)
 
     def _trees(self, src_keys: IntArray, dst_keys: IntArray, num_links: int) -> _Ends:
-        """Every end with a tree of its own, whose number modulo the number of links is that of the end's link."""
+        """Give every end a tree of its own; the tree's number modulo ``num_links`` is the end's link."""
         src_type, _, dst_type = self._inputs.inputs.edge_type
         num_src, num_dst = len(src_keys), len(dst_keys)
         first_dst = -(-num_src // num_links) * num_links
@@ -148,7 +147,7 @@ class LinkMaker(BatchMaker[LinkTask]):
         return _Ends(keys=keys, src_slots=src_trees, dst_slots=dst_slots, trees=trees, num_trees=first_dst + num_dst)
 
     def _excluded(self, ids: Mapping[str, IntArray], ends: _Ends, num_links: int) -> dict[EdgeType, IntArray]:
-        """Pairs of ids between which no edge is followed: the batch's positives, not its negatives."""
+        """Pairs of ids between which no edge is followed: the ends of the batch's positives."""
         src_type, _, dst_type = self._inputs.inputs.edge_type
         found: dict[EdgeType, IntArray] = {}
         for edge_type, is_reverse in self._inputs.excluded:
@@ -173,7 +172,7 @@ class LinkMaker(BatchMaker[LinkTask]):
         return {self._inputs.inputs.edge_type: attributes}
 
     def _labels(self, positions: IntArray, num_negatives: int) -> Array | None:
-        """Labels of positives, then zeros; where the user gave none and there are negatives, ones, then zeros."""
+        """Labels of positives (ones by default), then zeros for negatives; None without labels and negatives."""
         given = self._inputs.inputs.labels
         if given is None and self._inputs.negatives is None:
             return None
@@ -197,7 +196,7 @@ class LinkMaker(BatchMaker[LinkTask]):
 
 
 def _number_trees_by_link(subgraph: Subgraph, num_links: int) -> Subgraph:
-    """Give both ends of a link and of its negatives the link's number, as in PyG."""
+    """Number the trees of a link's ends and of its negatives by the link, as PyG does."""
     trees = {node_type: of % num_links for node_type, of in (subgraph.trees or {}).items()}
     return replace(subgraph, trees=trees)
 
@@ -215,19 +214,19 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "batch_sampler": _LINKS,
     "link_sampler": _LINKS,
 }
-"""Options of other loaders that are not options here, and what to do instead."""
+"""Refused options of other loaders to remedies."""
 ExcludeLinks = bool | str | EdgeType | list[EdgeType] | list[str]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampledLinks(SampledGraph):
-    """Links the neighbourhoods of whose ends are sampled.
+    """Links whose ends' neighbourhoods are sampled.
 
     Attributes:
-        edge_label_index: The links: int64[2, n] keys of sources and destinations, a pair of int64[n], what
-            ``rank_links`` gives, the name of an edge split, or None for all edges; in a graph of several edge types
-            with the type in front, as in ``(("user", "rates", "movie"), "train")``. An edge type alone means all of
-            its edges. Splits and all edges need a dataset that keeps links.
+        edge_label_index: The links: int64[2, n] keys of sources and destinations, a pair of int64[n], the result of
+            ``rank_links``, the name of an edge split, or None for all edges. In a graph of several edge types, put the
+            type in front, as in ``(("user", "rates", "movie"), "train")``. An edge type alone means all of its edges.
+            Splits and all edges need a dataset that keeps links.
     """
 
     edge_label_index: LinksLike = field(default=None, kw_only=False)
@@ -238,19 +237,19 @@ class LinkArguments(LoadSettings, SamplingSettings, SampledLinks):
     """Arguments of ``LinkNeighborLoader``.
 
     Attributes:
-        batch_size: Links per batch and rank, negatives not counted.
-        edge_label: Numbers, one row per link. With binary negatives they are classes: 0 means negative, so integer
-            classes whose smallest is 0 are raised by one.
-        edge_label_time: An integer per link: its neighbourhood is what was there at that time. With ``time_attr``
-            only, and needed then, unless the dataset knows the times of the links; given beside those, it takes
-            their place.
+        batch_size: Links per batch and rank, without negatives.
+        edge_label: Numbers, one row per link. With binary negative sampling, 0 is the label of negatives: integer
+            classes that start at 0 are raised by one.
+        edge_label_time: An integer per link: the time at which its neighbourhood is sampled. Only with ``time_attr``,
+            and required with it unless the dataset has the links' times. It overrides the dataset's times.
         neg_sampling: ``NegativeSampling``, its settings as a dict, ``"binary"`` or ``"triplet"``.
-        neg_sampling_ratio: ``r`` stands for ``NegativeSampling("binary", r)``.
-        exclude_links: Do not follow the batch's own positives, in all edges between their ends: True leaves out the
-            links and their reverses (see ``reverse_types``), ``"self"`` the links only. Both know where links are
-            that ``hold_out_links`` moved. An edge type or several say where else the links, or their reverses, are.
-            Other edges are drawn in their place. With False and ``subgraph_type="induced"`` the links to predict
-            are edges of the batch even where their edge type has a fan-out of 0.
+        neg_sampling_ratio: ``r`` means ``NegativeSampling("binary", r)``.
+        exclude_links: Do not follow any edge between the ends of the batch's positives. True covers the edge type of
+            the links and its reverse (see ``reverse_types``); ``"self"`` covers the edge type only. Both also cover the
+            edge types that ``hold_out_links`` took the links from. One or several edge types name further edge types
+            that hold the links or their reverses. Other edges are drawn in their place. With False and
+            ``subgraph_type="induced"``, the links to predict are edges of the batch, even if their edge type has a
+            fan-out of 0.
     """
 
     batch_size: int = field(default=1, kw_only=False)
@@ -262,10 +261,10 @@ class LinkArguments(LoadSettings, SamplingSettings, SampledLinks):
 
 
 class LinkNeighborLoader(SubgraphLoader):
-    """Mini-batches of links with sampled neighbourhoods of their ends, as PyG's ``Data`` or ``HeteroData``.
+    """Mini-batches of links with their ends' neighbourhoods, as PyG's ``Data`` or ``HeteroData``.
 
-    One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches,
-    whatever the number of threads, parts or servers, and after a resume.
+    One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches, for any
+    number of threads, parts and servers, and after a resume.
     """
 
     attached_names: ClassVar[frozenset[str]] = frozenset(
@@ -277,9 +276,9 @@ class LinkNeighborLoader(SubgraphLoader):
         """Open the source and check every setting against it.
 
         Raises:
-            SettingsError: A setting that cannot be met; the message says which, and what can be done.
-            UnknownNameError: A node type, edge type, split or feature that the graph does not have.
-            IdRangeError: A key outside 0..n-1 of its node type.
+            SettingsError: A setting cannot be met; the message names the setting and a remedy.
+            UnknownNameError: The graph has no such node type, edge type, split or feature.
+            IdRangeError: A key is outside 0..n-1 of its node type.
             MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
             FormatError: ``source`` is no dataset and no cluster file.
             StoreError: A server cannot be reached, or refused to answer.
@@ -299,7 +298,7 @@ class LinkNeighborLoader(SubgraphLoader):
         self._begin(self._task.order.num_steps, partial(setup.maker, LinkMaker, self._plan, self._task))
 
     def facts(self) -> Facts:
-        """What decides over the batches: a saved state is refused where one of them differs."""
+        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
         task = self._task
         return {
             **self._setup.facts(),
@@ -311,7 +310,7 @@ class LinkNeighborLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """The loader in one line."""
+        """A description of the loader in one line."""
         order, inputs = self._task.order, self._task.inputs
         return (
             f"LinkNeighborLoader({inputs.num_links} links ({inputs.name}), batch_size={order.settings.batch_size}, "
@@ -320,10 +319,10 @@ class LinkNeighborLoader(SubgraphLoader):
 
 
 def raise_labels(labels: Array) -> Array:
-    """Labels among which 0 is free for negatives: integer classes whose smallest is 0 are raised by one.
+    """Free the label 0 for negatives: raise integer classes that start at 0 by one.
 
     Raises:
-        SettingsError: Other labels that hold 0.
+        SettingsError: Labels hold 0 and cannot be raised: floats, negative integers, or the dtype's largest value.
     """
     if not bool((labels == 0).any()):
         return labels
@@ -340,10 +339,10 @@ def raise_labels(labels: Array) -> Array:
 
 
 def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) -> tuple[tuple[EdgeType, bool], ...]:
-    """Edge types that hold the links (False) or their reverses (True) that are not to be followed.
+    """Find the edge types that hold the excluded links (False) or their reverses (True).
 
     Raises:
-        SettingsError: An edge type is between other node types than the links.
+        SettingsError: An edge type joins other node types than the links do.
         UnknownNameError: The graph has no such edge type.
     """
     if isinstance(given, bool | np.bool_):
@@ -375,7 +374,7 @@ def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) 
 
 
 def _sides(edge_type: EdgeType, other: EdgeType) -> list[tuple[EdgeType, bool]]:
-    """The other edge type forwards (False), backwards (True) or both, as its ends are those of the links."""
+    """Match the other edge type's node types to the links', forwards (False), backwards (True) or both."""
     ends = (edge_type[0], edge_type[2])
     return [(other, is_back) for is_back, given in ((False, other[::2]), (True, other[::-2])) if given == ends]
 
@@ -410,7 +409,7 @@ def _new_task(
 
 
 def check_link_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> None:
-    """Raise ``SettingsError`` where sampling is temporal and links have no times."""
+    """Raise ``SettingsError`` if sampling is temporal and links have no times."""
     time_attr = sampling.settings.time_attr
     if time_attr is None or inputs.times is not None:
         return
@@ -422,7 +421,7 @@ def check_link_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> No
 
 
 def check_num_trees(sampling: Sampling, num_links: int, how: NegativeSampling | None) -> None:
-    """Raise ``SettingsError`` where every end grows a tree and a batch of so many links has too many of them."""
+    """Raise ``SettingsError`` if trees are disjoint and a batch of ``num_links`` links may need too many."""
     num_ends = 2 * (num_links + (how.num_negatives(num_links) + num_links if how else 0))
     if sampling.settings.is_disjoint and num_ends > MAX_TREES:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Settings of loading: order and ranks, what the consumer gets and how, columns and source."""
+"""Settings of loaders: source, order and ranks, threads and format of batches, columns."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class GraphSource(Settings):
     """The graph that a loader reads.
 
     Attributes:
-        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store. What
-            the loader opens, it closes.
+        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store. The
+            loader closes a store that it opened, and leaves an open store open.
     """
 
     source: Source | BatchService = field(kw_only=False)
@@ -44,8 +44,8 @@ class SampledGraph(GraphSource):
     """The graph that a loader samples, and how many neighbours it draws.
 
     Attributes:
-        num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all. What ``hold_out_links``
-            made is followed only where it is named.
+        num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all. An edge type that
+            ``hold_out_links`` made is followed only if it is named.
     """
 
     num_neighbors: NumNeighbors = field(kw_only=False)
@@ -53,18 +53,19 @@ class SampledGraph(GraphSource):
 
 @dataclass(frozen=True, kw_only=True)
 class OrderSettings(Settings):
-    """Which seeds make which batch on which rank. Every field is checked when the record is made.
+    """Settings that assign seeds to batches and ranks. The record checks every field.
 
     Attributes:
         batch_size: Seeds per batch and rank.
         shuffle: Visit the seeds in a new order each epoch.
         drop_last: Leave out batches that would be smaller than ``batch_size``.
-        rank: This process among those that share each epoch; needed where they are several.
-        world_size: How many they are.
-        remainder: How ranks come to the same number of steps: ``spread`` (every seed once; the last batches are
-            smaller, on all ranks alike), ``pad`` (some batches twice), ``drop`` (some seeds not at all), or ``uneven``
-            (they do not).
-        rng_seed: Of the order and of all draws.
+        rank: Number of this process among the processes that share each epoch, from 0. Required if ``world_size`` is
+            above 1.
+        world_size: Number of processes that share each epoch.
+        remainder: How all ranks get the same number of steps. ``spread``: every seed once; the last one or two batches
+            of every rank may be smaller. ``pad``: some ranks repeat batches. ``drop``: some seeds are left out.
+            ``uneven``: every seed once, and some ranks take one step more.
+        rng_seed: Seed of the order and of all random draws.
 
     Raises:
         SettingsError: A field is outside what it accepts.
@@ -93,26 +94,26 @@ class OrderSettings(Settings):
 
     @property
     def own_rank(self) -> int:
-        """The rank as a number: 0 where it was not given."""
+        """The rank; 0 if it was not given."""
         return self.rank or 0
 
     @property
     def rank_text(self) -> str:
-        """As in ``rank 0 of 2``."""
+        """The rank for messages, as in ``rank 0 of 2``."""
         return f"rank {self.own_rank} of {self.world_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings(Settings):
-    """What the consumer of batches gets, and how. Every field is checked when the record is made.
+    """Settings of threads and of the batches' format. The record checks every field.
 
     Attributes:
-        transform: Called with each batch, in the thread that made it; what it returns is what you get.
+        transform: Function of one batch, called in the thread that made the batch; the loader gives out its result.
         collate: ``pyg`` for ``Data`` or ``HeteroData``, ``numpy`` for arrays without torch.
-        num_threads: Threads that make whole batches; 0 means the caller's.
-        prefetch: Finished batches that may wait, beyond one per thread.
-        pin_memory: Put tensors into page-locked memory, from which copies to a GPU run beside computation.
-        timeout_s: How long to wait for a batch, and for threads to end, before saying what hangs.
+        num_threads: Threads that make whole batches; 0 makes them in the caller's thread.
+        prefetch: Finished batches that may wait for the consumer, beyond one per thread.
+        pin_memory: Put tensors into page-locked memory, so that copies to a GPU overlap with computation.
+        timeout_s: Seconds to wait for a batch, and for threads to end. An error then says what hangs.
 
     Raises:
         SettingsError: A field is outside what it accepts.
@@ -141,24 +142,23 @@ class ConsumerSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings(ConsumerSettings, OrderSettings):
-    """How batches of subgraphs are loaded. Every field is checked when the record is made.
+    """Settings of loaders of subgraphs. The record checks every field.
 
     Attributes:
         node_features: Node features to fetch: None (all), names, or node type to names.
         edge_features: Edge features to fetch: None (all), names, or edge type to names.
-        edge_keys: Bring original edge keys as ``e_id``; None means where the dataset keeps them.
-        buffer_bytes: Memory of past batches that is kept for the next ones, or a pool that loaders share. Without
-            effect where ``pin_memory`` is True: torch keeps page-locked memory itself.
-        cache_bytes: Memory for rows of other servers that are kept for later batches, shared by the loaders of a
-            dataset in this process: the first of them says how much, in bytes or as in ``"500MB"``. 0 keeps none; None
-            means an eighth of the memory that is free. An option of the source where that is an open store.
-        look_ahead: Batches that are sampled before they are fetched where servers are asked, so that the rows which are
-            needed soonest stay (without a cache of rows, 4 at most); 0 to 48. Each takes the memory of a batch without
-            its features.
-        verify: How much of the dataset's files is checked first, where they are on this machine: nothing, a ``sample``
-            of blocks of every file (less than a second for up to some thousand files), or everything (``full``).
-        store_settings: Deadline, token and certificates, where servers are asked. Without them, each rank prefers
-            another replica.
+        edge_keys: Bring original edge keys as ``e_id``; None brings them if the dataset keeps them.
+        buffer_bytes: Bytes of past batches' memory that are kept for later batches, or a pool that loaders share. No
+            effect with ``pin_memory=True``: torch keeps page-locked memory itself.
+        cache_bytes: Size of the cache of rows from other servers, in bytes or as in ``"500MB"``; 0 turns it off. The
+            loaders of a dataset in this process share one cache, and the first of them sets its size. None means an
+            eighth of the free memory. For an open store, set it in its ``StoreSettings``.
+        look_ahead: Batches to sample ahead of fetching, 0 to 48, if rows come from servers: the cache then keeps the
+            rows that are needed soonest. Without a cache of rows at most 4 are sampled ahead. Each takes the memory of
+            a batch without its features.
+        verify: Check of the dataset's files on this machine before loading: ``none``, ``sample`` (some blocks of every
+            file; less than a second for up to some thousand files), or ``full`` (everything).
+        store_settings: Deadline, token and certificates for servers. None: each rank prefers another replica.
 
     Raises:
         SettingsError: A field is outside what it accepts.
@@ -185,7 +185,7 @@ class LoadSettings(ConsumerSettings, OrderSettings):
         self._read_integer("look_ahead", 0, MAX_LOOK_AHEAD)
         self._keep("verify", read_verify(self.verify))
         if self.store_settings is not None:
-            # Imported when it is needed: it brings the network's libraries.
+            # Imported late: it loads the network's libraries.
             from hopstream.store.settings import StoreSettings
 
             if not isinstance(self.store_settings, StoreSettings):
@@ -193,11 +193,11 @@ class LoadSettings(ConsumerSettings, OrderSettings):
 
 
 def read_rank(rank: object, world_size: object) -> tuple[int, int]:
-    """The rank, 0 where it is not given and there is only one, and the world size.
+    """Check and return the rank and the world size; a single rank defaults to 0.
 
     Raises:
-        SettingsError: One is no integer or out of its range, or several ranks share the epoch and this one has no
-            number: taking 0 for it would give every process the same seeds.
+        SettingsError: One is no integer or out of its range, or ``rank`` is None with several ranks. A default of 0
+            would then give every process the same seeds.
     """
     world_size = read_integer("world_size", world_size, 1, MAX_RANK)
     if rank is None:

@@ -1,10 +1,8 @@
-"""Loaders of the neighbourhoods of nodes: those that a user names, or random ones beside another loader's batches.
+"""Loaders of nodes' neighbourhoods: of given seed nodes, or of random nodes.
 
-``NeighborLoader`` checks what the user asks for against the graph, and puts together what does the work. No batch is
-made before the first iteration.
+``NeighborLoader`` checks its arguments against the graph. It makes no batch before the first iteration.
 
-A batch belongs to one thread from its first to its last step: look up the seeds and their times, run the plan, fetch
-all columns.
+One thread makes a whole batch: it looks up the seeds and their times, runs the plan and fetches all columns.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ from hopstream.store.contract import MAX_TREES
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeInputs:
-    """What a loader of nodes starts from.
+    """Inputs of a loader of nodes.
 
     Attributes:
-        seeds: The nodes.
-        order: Which of them make which batch.
-        sampling: How their neighbourhoods are drawn.
-        times: The time of each, or None where the sampling is not temporal.
+        seeds: The seed nodes.
+        order: Assigns seeds to batches.
+        sampling: How their neighbourhoods are sampled.
+        times: The time of each seed, or None if the sampling is not temporal.
     """
 
     seeds: Seeds
@@ -56,7 +54,7 @@ class NodeMaker(BatchMaker[NodeInputs]):
     """Makes batches of neighbourhoods of nodes."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
-        """Seeds that share the nodes that they find, or that grow trees of their own, repeated ones as well."""
+        """Look up a batch's seeds; they get trees if sampling is disjoint, else repeats are merged."""
         seeds, order, sampling = self._inputs.seeds, self._inputs.order, self._inputs.sampling
         span = order.span(step)
         positions = order.positions(epoch, span)
@@ -87,21 +85,21 @@ class NodeMaker(BatchMaker[NodeInputs]):
         )  # fmt: skip
 
     def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray]:
-        """The type and the keys of a batch's seeds."""
+        """The node type and the keys of a batch's seeds."""
         seeds, order = self._inputs.seeds, self._inputs.order
         return seeds.node_type, seeds.keys_at(order.positions(epoch, order.span(step)))
 
 
 def repeat_seeds(subgraph: Subgraph, seed_type: str, slots: IntArray) -> Subgraph:
-    """Give every seed of a batch its own slot, with its own copy of the edges drawn for it in the first hop.
+    """Give every seed of a batch its own slot and its own copy of its first hop's edges.
 
-    That is what a model needs to see a seed twice: row ``i`` of its output is seed ``i``. A repeated seed that another
-    node reaches is reached in its first slot. Where edges are not in the order of hops, all of the seed's are copied.
+    Row ``i`` of a model's output then belongs to seed ``i``, even if seeds repeat. Edges that lead to a repeated seed
+    use its first slot. If edges are not in the order of hops, all of the seed's edges are copied.
 
     Args:
         subgraph: The subgraph of the distinct seeds.
         seed_type: Node type of the seeds.
-        slots: int64[num_seeds], place of each seed among the distinct ones, which are numbered by first occurrence.
+        slots: int64[num_seeds], index of each seed among the distinct seeds, which are numbered by first occurrence.
 
     Returns:
         A subgraph of new arrays whose first ``num_seeds`` slots of the seed type are the seeds, repetitions included.
@@ -139,7 +137,7 @@ def repeat_seeds(subgraph: Subgraph, seed_type: str, slots: IntArray) -> Subgrap
 
 
 def _repeat_edges(edges: SampledEdges, is_seed_type: tuple[bool, bool], moved: IntArray) -> SampledEdges:
-    """The edges with slots of the seed type moved to make room for repeated seeds."""
+    """Move the edges' slots of the seed type, to make room for repeated seeds."""
     return replace(
         edges,
         src_slots=moved[edges.src_slots] if is_seed_type[0] else edges.src_slots,
@@ -150,7 +148,11 @@ def _repeat_edges(edges: SampledEdges, is_seed_type: tuple[bool, bool], moved: I
 def _copy_edges(
     edges: SampledEdges, num_first: int, originals: IntArray, repeats: IntArray
 ) -> tuple[SampledEdges, int]:
-    """Add, after the first ``num_first`` edges, a copy of each of them at ``originals[i]``, for ``repeats[i]``."""
+    """Copy the edges at slots ``originals`` to slots ``repeats``, behind the first ``num_first`` edges.
+
+    Returns:
+        The edges, and the number of copies. Only the first ``num_first`` edges are copied.
+    """
     anchors = (edges.dst_slots if edges.direction == "in" else edges.src_slots)[:num_first]
     order = np.argsort(anchors, kind="stable")
     starts = np.searchsorted(anchors[order], originals, side="left")
@@ -170,9 +172,9 @@ class SampledNodes(SampledGraph):
     """Nodes whose neighbourhoods are sampled.
 
     Attributes:
-        seeds: Nodes to start from: None (all), a split, integer[n] keys or a bool[num_nodes] mask; in a graph of
-            several node types with the type in front, as in ``("paper", "train")``. A node type alone means all of its
-            nodes.
+        seeds: Nodes to start from: None (all), the name of a split, integer[n] keys or a bool[num_nodes] mask. In a
+            graph of several node types, put the type in front, as in ``("paper", "train")``. A node type alone means
+            all of its nodes.
     """
 
     seeds: SeedsLike = field(default=None, kw_only=False)
@@ -184,14 +186,14 @@ class NeighborArguments(LoadSettings, SamplingSettings, SampledNodes):
 
     Attributes:
         input_time: integer[num_seeds], the time of each seed in the order of ``seeds``. None means the seeds' own
-            ``time_attr``, which nodes of their type must have then. Batches carry it as ``seed_time``.
+            ``time_attr``, which their node type must then have. Batches carry the times as ``seed_time``.
     """
 
     batch_size: int = field(default=1, kw_only=False)
     input_time: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Refuse reverse edge types where nothing is reversed."""
+        """Refuse ``reverse_types`` without ``subgraph_type="bidirectional"``."""
         super().__post_init__()
         if self.reverse_types is not None and self.subgraph_type != "bidirectional":
             raise SettingsError("reverse_types is an option of subgraph_type='bidirectional'; leave it out")
@@ -200,8 +202,8 @@ class NeighborArguments(LoadSettings, SamplingSettings, SampledNodes):
 class NeighborLoader(SubgraphLoader):
     """Mini-batches of sampled neighbourhoods, as PyG's ``Data`` or ``HeteroData``.
 
-    One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches,
-    whatever the number of threads, parts or servers, and after a resume.
+    One iteration is one epoch, and the next iteration is the next epoch. Equal settings give bit-equal batches, for any
+    number of threads, parts and servers, and after a resume.
     """
 
     attached_names: ClassVar[frozenset[str]] = frozenset()
@@ -211,12 +213,12 @@ class NeighborLoader(SubgraphLoader):
         """Open the source and check every setting against it.
 
         Raises:
-            SettingsError: A setting that cannot be met; the message says which, and what can be done.
-            UnknownNameError: A node type, edge type, split or feature that the graph does not have.
-            IdRangeError: A seed outside 0..n-1 of its node type.
+            SettingsError: A setting cannot be met; the message names the setting and a remedy.
+            UnknownNameError: The graph has no such node type, edge type, split or feature.
+            IdRangeError: A seed is outside 0..n-1 of its node type.
             MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
             FormatError: ``source`` is no dataset and no cluster file, or ``verify`` found damage.
-            ChecksumError: ``verify`` found a file that is not the one that was written.
+            ChecksumError: ``verify`` found a file whose content has changed since it was written.
             StoreError: A server cannot be reached, or refused to answer.
         """
         setup = self._open(arguments.source, arguments.direction, arguments)
@@ -226,7 +228,7 @@ class NeighborLoader(SubgraphLoader):
         self._begin(self._inputs.order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
-        """What decides over the batches: a saved state is refused where one of them differs."""
+        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
         times = self._inputs.times
         return {
             **self._setup.facts(),
@@ -237,7 +239,7 @@ class NeighborLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """The loader in one line."""
+        """A description of the loader in one line."""
         order, seeds = self._inputs.order, self._inputs.seeds
         return (
             f"NeighborLoader({seeds.num_seeds} seeds ({seeds.name}), batch_size={order.settings.batch_size}, "
@@ -246,7 +248,7 @@ class NeighborLoader(SubgraphLoader):
 
 
 def _read_inputs(setup: LoaderSetup, arguments: NeighborArguments) -> NodeInputs:
-    """Check against the open store what the loader starts from and how it draws."""
+    """Check seeds, times and sampling against the open store."""
     sampling = Sampling.of(setup.store, arguments)
     batch_size = arguments.batch_size
     if sampling.settings.is_disjoint and batch_size > MAX_TREES:
@@ -265,12 +267,12 @@ OTHER_OPTIONS: Mapping[str, str] = {
     **PYG_OPTIONS,
     **dict.fromkeys(("shuffle", "drop_last", "remainder"), "every batch is full and random"),
 }
-"""Options of other loaders that are not options here, and what to do instead."""
+"""Refused options of other loaders to remedies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndlessOrder(SeedOrder):
-    """Batches cut from one shuffled pass over the nodes after the other, without an end; ``num_seeds`` are of an epoch.
+    """Batches from an endless series of shuffled passes over the nodes, ``num_seeds`` per epoch.
 
     Attributes:
         num_nodes: Nodes of one pass.
@@ -279,7 +281,7 @@ class EndlessOrder(SeedOrder):
     num_nodes: int
 
     def positions(self, epoch: int, span: BatchSpan) -> IntArray:
-        """int64[stop - start], positions of the nodes of one batch; a node may be there twice where a pass ends."""
+        """int64[stop - start], positions of a batch's nodes; a node may repeat if a pass ends in the batch."""
         first, last = epoch * self.num_seeds + span.start, epoch * self.num_seeds + span.stop
         pieces: list[IntArray] = []
         while first < last:
@@ -298,13 +300,13 @@ class RandomNodeArguments(LoadSettings, SamplingSettings, SampledNodes):
     """Arguments of ``RandomNodeLoader``.
 
     Attributes:
-        num_batches: Batches of one epoch and rank, for example ``len(loader)``.
+        num_batches: Batches of one epoch and rank, for example ``len(loader)`` of the loader beside it.
     """
 
     num_batches: int
 
     def __post_init__(self) -> None:
-        """Check the number of batches, and refuse times."""
+        """Check the number of batches, and refuse ``time_attr``."""
         self._read_integer("num_batches", 1, MAX_BATCHES)
         super().__post_init__()
         if self.time_attr is not None:
@@ -312,10 +314,10 @@ class RandomNodeArguments(LoadSettings, SamplingSettings, SampledNodes):
 
 
 class RandomNodeLoader(SubgraphLoader):
-    """Batches of the neighbourhoods of random nodes, as many as are asked for.
+    """A given number of batches of random nodes' neighbourhoods.
 
-    Run it beside another loader, ``zip(loader, negatives)``: its nodes serve as negatives for that loader's batches.
-    All nodes come once before any comes again, so no node is preferred.
+    Iterate it together with another loader, ``zip(loader, negatives)``: its nodes serve as negatives for the other
+    loader's batches. Every node comes once before any node comes again.
     """
 
     @takes(RandomNodeArguments, OTHER_OPTIONS)
@@ -323,7 +325,7 @@ class RandomNodeLoader(SubgraphLoader):
         """Open the source and check every setting against it.
 
         Raises:
-            SettingsError: A setting that cannot be met.
+            SettingsError: A setting cannot be met.
             UnknownNameError: The graph has no such node type, edge type or feature.
         """
         setup = self._open(arguments.source, arguments.direction, arguments)
@@ -339,7 +341,7 @@ class RandomNodeLoader(SubgraphLoader):
         self._begin(order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
-        """What decides over the batches: a saved state is refused where one of them differs."""
+        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
         return {
             **self._setup.facts(),
             **self._inputs.sampling.facts(),
@@ -349,6 +351,6 @@ class RandomNodeLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """The loader in one line."""
+        """A description of the loader in one line."""
         size, seeds = self._inputs.order.settings.batch_size, self._inputs.seeds
         return f"RandomNodeLoader({len(self)} batches of {size} of {seeds.num_seeds} nodes ({seeds.name}))"

@@ -1,4 +1,4 @@
-"""Constructors of loaders, whose arguments are the fields of a record, and what PyG's options are called here."""
+"""Decorator for loaders' constructors: their arguments are a record's fields, and PyG's get remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopstream.load.setup import SubgraphLoader
 P = ParamSpec("P")
 R = TypeVar("R")
 OF_THE_CONSUMER = frozenset({"source", "buffer_bytes", "verify", "store_settings", *ConsumerSettings.field_names()})
-"""Arguments of loaders that say how batches are consumed, not what they are."""
+"""Arguments of loaders that set how batches are consumed, and do not change their content."""
 
 _NOT_NEEDED = "it is not needed here, leave it out"
 _RNG_SEED = "everything random depends on rng_seed="
@@ -50,14 +50,14 @@ PYG_OPTIONS: Mapping[str, str] = {
 def takes(
     record: Callable[P, R], other: Mapping[str, str] = PYG_OPTIONS
 ) -> Callable[[Callable[[Any, R], None]], Callable[Concatenate[Any, P], None]]:
-    """Let an ``__init__`` that takes a record be called with the fields of the record.
+    """Decorate an ``__init__`` that takes a record, so that it takes the record's fields as arguments.
 
-    A loader of subgraphs keeps as ``_recipe`` what it was called with, and closes what it opened where its
+    A loader of subgraphs keeps its arguments as ``_recipe``, without ``OF_THE_CONSUMER``. It closes its source if
     ``__init__`` fails.
 
     Args:
         record: The dataclass of the arguments.
-        other: Names that are refused, options of other loaders among them, and what to do instead.
+        other: Name of a refused option, for example one of another loader, to a remedy for the message.
     """
     arguments = Arguments(record, other)
 

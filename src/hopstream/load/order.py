@@ -1,9 +1,9 @@
-"""The order of seeds: which of them make which batch, on which rank.
+"""Order of seeds: assigns seeds to batches, and batches to ranks.
 
-An epoch is cut into global batches: batch ``g`` holds positions ``order[g * B : (g + 1) * B]`` of the seeds, and rank
-``r`` of ``W`` takes batches ``r, r + W, …``, so the same batches exist whatever the number of ranks. Only the end of an
-epoch depends on it, because every rank must take the same number of steps: an optimizer that synchronises ranks waits
-for ever for one that has run out.
+An epoch is cut into global batches: batch ``g`` holds positions ``order[g * B : (g + 1) * B]`` of the seeds. Rank ``r``
+of ``W`` takes batches ``r, r + W, …``, so the batches are the same for any number of ranks. Only the end of an epoch
+depends on the number of ranks. There, every rank must take the same number of steps: an optimizer that synchronises
+ranks would wait for ever for a rank without batches.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hopstream.load.load_settings import OrderSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpan:
-    """The part of an epoch's order that one batch holds.
+    """Range of an epoch's order that one batch holds.
 
     Attributes:
         start: First index of the order.
         stop: One past the last.
-        index: Number of the batch in the epoch, over all ranks; the batch's draws depend on it.
+        index: Number of the batch in the epoch, over all ranks; the batch's random draws depend on it.
     """
 
     start: int
@@ -35,15 +35,15 @@ class BatchSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOrder:
-    """The batches that one rank takes in an epoch, computed when asked for; it holds a few numbers, whatever the graph.
+    """Batches of one rank in an epoch, computed on demand from a few numbers.
 
     Attributes:
         num_seeds: Seeds of one epoch, over all ranks.
-        settings: Size of batches, order, ranks.
+        settings: Size of batches, order, ranks. A round is one batch per rank.
             With ``remainder="spread"`` every seed comes exactly once: the seeds that do not fill a round are spread
             over all ranks, in one or two rounds of batches whose sizes differ by at most one.
-            ``pad``: ranks that run out take the epoch's first batches again.
-            ``drop``: batches that do not make a round are left out.
+            ``pad``: ranks without a batch in the last round take the epoch's first batches again.
+            ``drop``: batches that do not fill a round are left out.
             ``uneven``: every seed exactly once, and some ranks take one step more; not for synchronised training.
     """
 
@@ -51,7 +51,7 @@ class SeedOrder:
     settings: OrderSettings
 
     def __post_init__(self) -> None:
-        """Refuse settings that make no batch, or that cannot be met."""
+        """Refuse settings that make no batch, or that a remainder cannot meet."""
         settings, num_seeds = self.settings, self.num_seeds
         if num_seeds < 1:
             raise SettingsError("there are no seeds; give at least one")
@@ -75,7 +75,7 @@ class SeedOrder:
 
     @property
     def num_batches(self) -> int:
-        """Different batches of one epoch, over all ranks."""
+        """Distinct batches of one epoch, over all ranks."""
         settings = self.settings
         if settings.remainder == "spread":
             return self._num_full_rounds * settings.world_size + self._num_tail_batches
@@ -93,7 +93,7 @@ class SeedOrder:
         return -(-self.num_batches // settings.world_size)
 
     def span(self, step: int) -> BatchSpan:
-        """The part of the order that this rank's batch number ``step`` holds; ``step`` is in ``[0, num_steps)``."""
+        """Range of the order in this rank's batch ``step``, which is in ``[0, num_steps)``."""
         settings = self.settings
         index = step * settings.world_size + settings.own_rank
         if settings.remainder == "pad":
@@ -124,7 +124,7 @@ class SeedOrder:
 
     @property
     def _num_full_rounds(self) -> int:
-        """Rounds in which every rank's batch is full; ``spread`` gives one back where too few seeds are left over."""
+        """Rounds of full batches; one less if the remaining seeds are fewer than the ranks."""
         settings = self.settings
         num_rounds, rest = divmod(self.num_seeds, settings.batch_size * settings.world_size)
         is_short = 0 < rest < settings.world_size and not settings.drop_last
@@ -132,7 +132,7 @@ class SeedOrder:
 
     @property
     def _num_tail_batches(self) -> int:
-        """Batches of the balanced end of an epoch: none, or one or two rounds of them."""
+        """Batches in the balanced end of an epoch, over all ranks: 0, 1 or 2 rounds."""
         settings = self.settings
         if settings.drop_last:
             return 0
@@ -144,9 +144,9 @@ class SeedOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneBatch(SeedOrder):
-    """All seeds in one batch, in their order; it has whichever number is asked for, and the draws of that number.
+    """All seeds in one batch, in their order, for batches whose seeds another sampler chose.
 
-    For batches whose seeds others choose.
+    The batch takes the number of the requested step, which sets its random draws.
     """
 
     def span(self, step: int) -> BatchSpan:
@@ -156,20 +156,20 @@ class OneBatch(SeedOrder):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleOrder(SeedOrder):
-    """Files in a new order each epoch, and their examples mixed inside windows that follow each other.
+    """Order of examples in files: shuffles the files, then the examples inside consecutive windows.
 
-    Any stretch of the order is computed by itself, so threads, ranks and resumed loaders read what they need alone.
+    Any range of the order is computed by itself, so threads, ranks and resumed loaders read only their own examples.
 
     Attributes:
         file_sizes: Examples of each file; ``num_seeds`` in all.
-        window: Examples that are mixed with each other; the number of all examples means a full shuffle.
+        window: Shuffle window in examples; the number of all examples means a full shuffle.
     """
 
     file_sizes: tuple[int, ...]
     window: int
 
     def positions(self, epoch: int, span: BatchSpan) -> IntArray:
-        """int64[stop - start], the numbers of the examples of one batch, counted over the files in their own order."""
+        """int64[stop - start], numbers of a batch's examples, counted over the files in their given order."""
         places = np.arange(span.start, span.stop, dtype=np.int64)
         if not self.settings.shuffle:
             return places

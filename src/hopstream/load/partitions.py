@@ -1,6 +1,6 @@
-"""One part of a dataset, to look at.
+"""Read access to one part of a dataset: its nodes, edges and features.
 
-Columns are the memory maps that they are on disk. torch is loaded by ``to_data`` and ``to_hetero_data`` alone.
+Columns are memory maps of the files. Only ``to_data`` and ``to_hetero_data`` load torch.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ def _none() -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartNodes:
-    """The nodes of one type in a part: the inner ones, which it owns, then copies of others' (halo).
+    """Nodes of one type in a part: inner nodes, which it owns, and halo nodes, copies of others'.
 
-    Halo nodes are those that ``add_halo`` gave the part copies of; a dataset without a halo has none. Edges are those
-    that the part holds whatever its halo has: a node that one of them leads to is among the halo nodes of one hop.
+    ``add_halo`` makes the copies; a dataset without a halo has no halo nodes.
 
     Attributes:
-        inner_keys: int64[rows], the keys (original ids) of the nodes that the part owns, ascending.
+        inner_keys: int64[rows], keys (original ids) of the nodes that the part owns, ascending.
         inner_ids: int64[rows], their ids.
         features: Feature name to column of ``rows`` rows.
-        masks: Split name to bool[rows]; empty where folders of other parts, which keep the splits, are not here.
-        halo_keys: int64[n], keys of copies.
+        masks: Split name to bool[rows]; empty if the folder of any other part is missing, because splits need all.
+        halo_keys: int64[n], keys of halo nodes.
         halo_ids: int64[n], their ids.
         halo_parts: int64[n], the parts that own them.
-        halo_features: Feature name to column of n rows, of the features that are copied of all these nodes; none where
-            edges are copied of some and features of others.
-        part: The part.
+        halo_features: Feature name to column of n rows. Empty if the halo copies edges of some nodes and features of
+            others.
+        part: Number of the part.
     """
 
     inner_keys: IntArray
@@ -63,7 +62,7 @@ class PartNodes:
 
     @property
     def num_inner(self) -> int:
-        """How many nodes the part owns."""
+        """Number of nodes that the part owns."""
         return len(self.inner_keys)
 
     @property
@@ -84,20 +83,20 @@ class PartNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartEdges:
-    """The edges of one type that a part holds in one direction, in stored order.
+    """Edges of one type that a part holds in one direction, in stored order, without its halo's edges.
 
     Attributes:
-        keys: int64[n], edge keys (original ids), or None where the dataset does not keep them.
+        keys: int64[n], edge keys (original ids), or None if the dataset does not keep them.
         ids: int64[n], edge ids.
         src_ids: int64[n], ids of the sources.
         dst_ids: int64[n], ids of the destinations.
         src_parts: int64[n], the parts that own the sources.
         dst_parts: int64[n], the parts that own the destinations.
-        src_keys: int64[n], keys of the sources, or None where they are not known here: neither are keys of neighbours
-            stored, nor is the folder of each part that owns one here.
-        dst_keys: int64[n], keys of the destinations, or None.
+        src_keys: int64[n], keys of the sources. None if they are unknown: the part does not store keys of neighbours,
+            and the folder of a part that owns a source is missing.
+        dst_keys: int64[n], keys of the destinations, or None likewise.
         features: Feature name to column of n rows.
-        times: int64[n], or None where the edges have no times.
+        times: int64[n], or None if the edges have no times.
     """
 
     keys: IntArray | None
@@ -123,9 +122,9 @@ class Partition:
     """One part of a dataset.
 
     Attributes:
-        part: Its number.
-        num_parts: How many parts the dataset has.
-        direction: Which way edges are grouped: ``in``, with the part of their destination, or ``out``.
+        part: Number of the part.
+        num_parts: Number of parts of the dataset.
+        direction: ``in``: a part holds the edges of its destination nodes. ``out``: of its source nodes.
         schema: Types and features.
         nodes: Node type to nodes.
         edges: Edge type to edges.
@@ -139,7 +138,7 @@ class Partition:
     edges: Mapping[EdgeType, PartEdges]
 
     def to_data(self) -> Data:
-        """The inner nodes and the edges between them, as PyG's ``Data``; see ``to_hetero_data``.
+        """Convert the inner nodes and the edges between them to PyG's ``Data``; see ``to_hetero_data``.
 
         Raises:
             SettingsError: The graph has types, or a feature has the name of an attribute.
@@ -153,10 +152,10 @@ class Partition:
         return partition_to_data(self)
 
     def to_hetero_data(self) -> HeteroData:
-        """The inner nodes and the edges between them, as PyG's ``HeteroData``.
+        """Convert the inner nodes and the edges between them to PyG's ``HeteroData``.
 
-        Edges to nodes of other parts are left out, because those nodes have no features here. Nodes and edges have
-        ``n_id`` and ``e_id``, their keys, and splits are masks. Columns are copied.
+        Edges to nodes of other parts are left out, because those nodes have no features here. ``n_id`` and ``e_id`` are
+        the keys of nodes and edges, and splits become masks. Columns are copied.
 
         Raises:
             SettingsError: A feature has the name of an attribute.
@@ -169,7 +168,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartFeatures:
-    """The features of one part.
+    """Features of one part.
 
     Attributes:
         nodes: Node type to feature name to column, one row for each node that the part owns.
@@ -181,18 +180,18 @@ class PartFeatures:
 
 
 def read_part(root: str | Path, part: int, *, direction: Direction | None = None) -> Partition:
-    """Open one part of a dataset to look at it; the folders of other parts need not be there.
+    """Open one part of a dataset; the folders of other parts may be missing.
 
     Args:
         root: The dataset.
-        part: The part.
-        direction: Which edges, where a dataset has both directions; ``in`` if it is not given and there.
+        part: Number of the part.
+        direction: Direction of the edges. None: ``in`` if the dataset has it, else ``out``.
 
     Raises:
         UnknownNameError: The dataset has no such part.
         SettingsError: The dataset does not have the direction.
-        FormatError: The folder is no dataset, or a file is missing, truncated, or not what the manifest says.
-        ChecksumError: The manifest is not the one that was written.
+        FormatError: The folder is no dataset, or a file is missing, truncated, or contradicts the manifest.
+        ChecksumError: The manifest has changed since it was written.
     """
     dataset = open_dataset(root)
     arrays = dataset.open_part(part)
@@ -216,14 +215,14 @@ def read_part(root: str | Path, part: int, *, direction: Direction | None = None
 def read_part_features(
     root: str | Path, part: int, *, load_nodes: bool = True, load_edges: bool = True, direction: Direction | None = None
 ) -> PartFeatures:
-    """The features of one part, as memory maps; arguments and errors as of ``read_part``.
+    """Read the features of one part as memory maps; raises the errors of ``read_part``.
 
     Args:
         root: The dataset.
-        part: The part.
-        load_nodes: Whether those of nodes are wanted.
-        load_edges: Whether those of edges are wanted.
-        direction: Whose order features of edges are in.
+        part: Number of the part.
+        load_nodes: Read features of nodes.
+        load_edges: Read features of edges.
+        direction: Direction whose order the edges' features have; see ``read_part``.
     """
     dataset = open_dataset(root)
     arrays, direction = newest_part(dataset.open_part(part)), _direction(dataset, direction)
@@ -258,7 +257,7 @@ def _nodes(book: KeyBook, arrays: PartArrays, halo: HaloArrays | None, node_type
 
 
 def _halo_nodes(halo: HaloArrays | None, node_type: str) -> tuple[IntArray, IntArray, Mapping[str, Column]]:
-    """Ids and keys of the nodes of a type that a halo has anything of; features where it has those of all of them."""
+    """Ids and keys of all halo nodes of a type, and their features if the halo has them for all nodes."""
     if halo is None:
         return _none(), _none(), {}
     ids, keys = halo.node_ids.get(node_type, _none()), halo.node_keys.get(node_type, _none())
@@ -272,7 +271,7 @@ def _halo_nodes(halo: HaloArrays | None, node_type: str) -> tuple[IntArray, IntA
 
 
 def _masks(dataset: Dataset, node_type: str, keys: IntArray) -> dict[str, NDArray[np.bool_]]:
-    """Split name to which of some keys are in it, or nothing where not all parts are here."""
+    """Split name to bool mask over the keys; empty if the folder of any part is missing."""
     names, parts = dataset.manifest.schema.splits.get(node_type, ()), range(dataset.manifest.book.num_parts)
     if not names or not all((dataset.root / part_folder(part)).is_dir() for part in parts):
         return {}

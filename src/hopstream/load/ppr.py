@@ -1,7 +1,7 @@
-"""Loader of the neighbourhoods of seeds by personalised PageRank.
+"""Loader of seeds' neighbourhoods by personalised PageRank.
 
-A batch has the seeds, the nodes of highest score around each of them, and an edge from every seed to every node of its
-neighbourhood, with the score.
+A batch has the seeds, the nodes with the highest scores for each seed, and an edge with the score from every seed to
+every node of its neighbourhood.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "weight_attr": "PageRank takes all edges alike; use NeighborLoader for weights",
     **{name: f"it is a field of settings: settings=PPRSettings({name}=…)" for name in PPRSettings.field_names()},
 }
-"""Options of other loaders that are not options here, and what to do instead."""
+"""Refused options of other loaders to remedies."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,15 +44,15 @@ class PPRArguments(LoadSettings, GraphSource):
     """Arguments of ``PPRLoader``; ``edge_features`` and ``edge_keys`` need ``include_sampled_edges``.
 
     Attributes:
-        seeds: The nodes to start from, as ``NeighborLoader`` takes them.
-        settings: How neighbourhoods are found; None for ``PPRSettings()``.
+        seeds: The nodes to start from, in the forms of ``NeighborLoader``'s seeds.
+        settings: Settings of the PageRank; None means ``PPRSettings()``.
     """
 
     seeds: SeedsLike = field(default=None, kw_only=False)
     settings: PPRSettings | None = field(default=None, kw_only=False)
 
     def __post_init__(self) -> None:
-        """Check that settings are a record."""
+        """Check every field."""
         super().__post_init__()
         if self.settings is not None and not isinstance(self.settings, PPRSettings):
             raise SettingsError(f"settings is {self.settings!r}; give PPRSettings(alpha=…, eps=…), or None")
@@ -61,11 +61,14 @@ class PPRArguments(LoadSettings, GraphSource):
 class PPRLoader(SubgraphLoader):
     """Mini-batches of neighbourhoods by personalised PageRank, as PyG's ``Data`` or ``HeteroData``.
 
-    The seeds are the first nodes of their type. For every node type that can be reached there are edges
-    ``(seed type, "ppr", node type)`` with ``edge_index`` int64[2, n] (places of seeds and of their neighbours) and
-    ``edge_attr`` float32[n, 2 or 2 + 3 * channels] (score, ``1 / (1 + hop)``, and of each channel its score,
-    ``1 / (1 + hop)``, and whether it reached the node), each seed's by falling score. In a ``Data`` these are its own
-    ``edge_index`` and ``edge_attr``; with ``include_sampled_edges`` they are ``ppr_edge_index`` and ``ppr_edge_attr``.
+    The seeds are the first nodes of their type. Every node type that can be reached has edges
+    ``(seed type, "ppr", node type)``, grouped by seed and by falling score:
+    ``edge_index`` int64[2, n], slots of seeds and of their neighbours;
+    ``edge_attr`` float32[n, 2 or 2 + 3 * channels], the score, ``1 / (1 + hop)``, and for each channel its score, its
+    ``1 / (1 + hop)`` and whether it reached the node.
+
+    A ``Data`` has them as its ``edge_index`` and ``edge_attr``, or as ``ppr_edge_index`` and ``ppr_edge_attr`` with
+    ``include_sampled_edges``.
     """
 
     attached_names: ClassVar[frozenset[str]] = PPR_ATTRIBUTES
@@ -75,9 +78,9 @@ class PPRLoader(SubgraphLoader):
         """Open the source and check every setting against it.
 
         Raises:
-            SettingsError: A setting that cannot be met.
-            UnknownNameError: A node type, edge type, split or feature that the graph does not have.
-            IdRangeError: A seed outside 0..n-1 of its node type.
+            SettingsError: A setting cannot be met.
+            UnknownNameError: The graph has no such node type, edge type, split or feature.
+            IdRangeError: A seed is outside 0..n-1 of its node type.
         """
         settings = PPRSettings() if arguments.settings is None else arguments.settings
         setup = self._open(arguments.source, settings.direction, without_edges(settings, arguments))
@@ -88,11 +91,11 @@ class PPRLoader(SubgraphLoader):
         self._begin(self._order.num_steps, partial(setup.maker, PPRMaker, self._plan, (self._seeds, self._order)))
 
     def facts(self) -> Facts:
-        """What decides over the batches: a saved state is refused where one of them differs."""
+        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
         return {**self._setup.facts(), "seeds": self._seeds.fingerprint(), **plan_facts(self._plan)}
 
     def __repr__(self) -> str:
-        """The loader in one line."""
+        """A description of the loader in one line."""
         settings = self._plan.settings
         return (
             f"PPRLoader({self._seeds.num_seeds} seeds ({self._seeds.name}), alpha={settings.alpha:g}, "
@@ -117,12 +120,12 @@ class PPRMaker(BatchMaker[tuple[Seeds, SeedOrder]]):
 
 
 def plan_facts(plan: PPRPlan) -> dict[str, Any]:
-    """What of a plan decides over batches."""
+    """The settings and edge types of a plan, which determine batches."""
     return {**plan.settings.facts(), "edge_types": [type_label(edge_type) for edge_type in plan.edge_types]}
 
 
 def check_edge_attr(setup: LoaderSetup, settings: PPRSettings) -> None:
-    """Refuse what a ``Data`` could not hold beside the neighbourhoods' ``edge_attr``.
+    """Refuse a node feature ``edge_attr`` if a ``Data`` would need the name for scores.
 
     Raises:
         SettingsError: The nodes have a feature of that name.
@@ -137,10 +140,10 @@ def check_edge_attr(setup: LoaderSetup, settings: PPRSettings) -> None:
 
 
 def without_edges(settings: PPRSettings, loading: L) -> L:
-    """Settings that ask for nothing of the graph's edges where batches have none.
+    """Turn off edge features and edge keys if batches have no edges of the graph.
 
     Raises:
-        SettingsError: The user asks for something.
+        SettingsError: The user requests edge features or edge keys.
     """
     if settings.include_sampled_edges:
         return loading

@@ -1,7 +1,7 @@
-"""Turns a mini-batch into PyG's ``Data`` or ``HeteroData``.
+"""Converts a mini-batch to PyG's ``Data`` or ``HeteroData``.
 
-Attributes have PyG's names and meaning. Tensors share the memory of the batch's arrays; nothing is copied unless it has
-to be pinned and was not made so.
+Attributes have PyG's names and meaning. Tensors share the memory of the batch's arrays. Only read-only arrays, and
+arrays that must be pinned and are not, are copied.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ OFFSETS = "_offsets"
 
 
 class PinnedBuffers:
-    """Arrays in page-locked memory, which copies to a GPU need to run beside computation.
+    """Allocator of arrays in page-locked memory, so that copies to a GPU overlap with computation.
 
-    torch reuses such memory itself, and knows when a copy that is under way still needs it.
+    torch reuses such memory itself, and waits for pending copies from it.
     """
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """A pinned array whose content is undefined."""
+        """Return a pinned array with undefined content."""
         torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         array: Array = torch.empty(shape, dtype=torch_dtype, pin_memory=True).numpy()
         return array
 
 
 def check_can_pin() -> None:
-    """Raise ``SettingsError`` unless there is a CUDA device to pin memory for."""
+    """Raise ``SettingsError`` without a CUDA device."""
     if not torch.cuda.is_available():
         raise SettingsError("pin_memory=True needs a CUDA device, and torch finds none here; use pin_memory=False")
 
@@ -57,8 +57,8 @@ def check_names(schema: GraphSchema, columns: ColumnChoice, attached_names: froz
 
     Args:
         schema: The graph's types.
-        columns: Features that are fetched.
-        attached_names: What the loader may attach beside what all batches have.
+        columns: Features to fetch.
+        attached_names: Names that the loader may attach beside the attributes of all batches.
 
     Raises:
         SettingsError: Two columns, or a column and an attribute, have the same name.
@@ -80,15 +80,15 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
 
     Args:
         batch: The batch; the result shares its memory.
-        is_homogeneous: Return ``Data``, whose attributes are those of the only node and edge type.
-        is_pinned: Bring what is not in pinned memory there.
+        is_homogeneous: Return ``Data``, with the attributes of the only node type and edge type.
+        is_pinned: Copy arrays into pinned memory, unless they are pinned.
 
     Returns:
-        ``Data`` or ``HeteroData`` with ``n_id``, ``edge_index``, ``e_id`` where edge keys were asked for, ``input_id``
-        and ``batch_size`` of the seeds, ``num_sampled_nodes``, ``num_sampled_edges`` where edges are in the order of
-        hops, ``batch`` where seeds grow trees of their own, what the loader attached (in ``Data`` a dict by edge type
-        where it is of several), and each feature under its own name: a tensor, a list of ``str``, or values and
-        ``<name>_offsets`` where rows are ragged.
+        ``Data`` or ``HeteroData`` with ``n_id``, ``edge_index``, ``num_sampled_nodes``, and ``input_id`` and
+        ``batch_size`` of the seeds. Also ``e_id`` if edge keys were requested, ``num_sampled_edges`` if edges are in
+        the order of hops, and ``batch`` if trees are disjoint. Each feature has its own name: a tensor, a list of
+        ``str``, or values and ``<name>_offsets`` for ragged rows. Attributes of the loader come last; in ``Data`` they
+        are dicts by edge type if several edge types have them.
     """
     data = Data() if is_homogeneous else HeteroData()
     for node_type, keys in batch.node_keys.items():
@@ -121,7 +121,7 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
 
 
 def _attached(batch: MiniBatch, is_homogeneous: bool) -> Attributes:
-    """What the loader attached; ``Data`` has one place for what is of several edge types, so there it is by these."""
+    """Attributes of the loader; for ``Data``, attributes of several edge types become dicts by edge type."""
     edge_types = [entity for entity in batch.attributes if isinstance(entity, tuple) and entity[1] != PPR]
     if not is_homogeneous or len(edge_types) < 2:
         return batch.attributes
@@ -133,7 +133,7 @@ def _attached(batch: MiniBatch, is_homogeneous: bool) -> Attributes:
 
 
 def _to_tensors(value: Any, is_pinned: bool) -> Any:
-    """A value with every array in it, however deep, as a tensor."""
+    """Convert an array, or all arrays in nested mappings, to tensors."""
     if isinstance(value, np.ndarray):
         return to_tensor(value, is_pinned)
     if isinstance(value, Mapping):
@@ -151,7 +151,7 @@ def _set_edges(store: Any, batch: MiniBatch, edge_type: EdgeType, edge_index: Ar
 
 
 def set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> None:
-    """Put columns into a storage of ``Data`` under their names, as ``to_pyg`` says."""
+    """Put columns into a storage of ``Data`` under their names, in the forms of ``to_pyg``."""
     for name, column in columns.items():
         if not isinstance(column, RaggedArray):
             store[name] = to_tensor(column, is_pinned)
@@ -163,10 +163,10 @@ def set_columns(store: Any, columns: Mapping[str, Column], is_pinned: bool) -> N
 
 
 def to_tensor(array: Array, is_pinned: bool) -> torch.Tensor:
-    """An array as a tensor, which shares its memory where that may be written and need not be pinned."""
+    """Convert an array to a tensor; they share memory if the array is writable and need not be pinned."""
     base: object = array.base
     if isinstance(base, torch.Tensor) and base.shape == array.shape:
-        return base  # made by PinnedBuffers; torch waits for copies under way by storage, so it must be torch's own
+        return base  # made by PinnedBuffers; torch tracks pending copies per storage, so the storage must be torch's
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor.pin_memory() if is_pinned else tensor
 

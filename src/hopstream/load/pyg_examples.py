@@ -1,7 +1,7 @@
 """Converts exported subgraphs to one ``HeteroData`` of PyG.
 
-They stand as in PyG's own ``Batch``: one after the other, with ``batch`` and ``ptr`` of each node set. Sets that are no
-part of the graph, such as ``_readout``, are attributes of the whole, so that models see the graph's own types alone.
+The subgraphs are concatenated as in PyG's ``Batch``, with ``batch`` and ``ptr`` of each node set. Auxiliary sets, such
+as ``_readout``, become attributes of the whole, so that models see only the graph's own types.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_example_names(spec: GraphSpec) -> None:
     """Refuse features that would hide an attribute of a batch, or each other.
 
     Raises:
-        SettingsError: Two would have the same name.
+        SettingsError: Two attributes would have the same name.
     """
     names = [name for feature in spec.context.items() for name in _attribute_names(*feature)]
     _check_distinct_names("the context", names, GRAPH_NAMES | set(spec.node_sets), "context_features")
@@ -64,20 +64,20 @@ def _check_distinct_names(where: str, names: list[str], reserved: frozenset[str]
 
 
 def to_hetero_data(batch: GraphBatch, *, strings: Literal["text", "bytes", "drop"], is_pinned: bool) -> HeteroData:
-    """Collate graphs.
+    """Collate graphs into one ``HeteroData``.
 
     Args:
         batch: The graphs.
-        strings: What becomes of strings; ``drop`` where there are none.
-        is_pinned: Bring tensors into page-locked memory.
+        strings: Format of strings; ``drop`` if there are none.
+        is_pinned: Put tensors into page-locked memory.
 
     Returns:
-        Of each node set its features, ``num_nodes``, ``batch`` int64[num_nodes] and ``ptr`` int64[num_graphs + 1]; of
-        the seeds' set ``seed_index`` int64[num_components]. Of each edge set, under ``(source, name, target)``, its
-        features and ``edge_index``. Of the whole the context's features, ``num_graphs``, ``input_id``, and for each
-        readout ``readout`` (its features: labels) and ``readout_edges``: key to set to int64[2, n], the places that are
-        read and the predictions that they are read for. A feature is a tensor; where its size varies its values, with
-        ``<name>_offsets``; strings are lists.
+        The data. Each node set has its features, ``num_nodes``, ``batch`` int64[num_nodes] and ``ptr``
+        int64[num_graphs + 1]; the seeds' set has ``seed_index`` int64[num_components]. Each edge set, under
+        ``(source, name, target)``, has its features and ``edge_index``. The whole has the context's features,
+        ``num_graphs`` and ``input_id``. For each readout it has ``readout``, the labels, and ``readout_edges``: key to
+        set to int64[2, n], positions of the read items and of their predictions. A feature is a tensor; features of
+        variable size are values with ``<name>_offsets``; strings are lists.
 
     Raises:
         SchemaError: A string is no UTF-8, with ``strings="text"``.
@@ -114,7 +114,7 @@ def to_hetero_data(batch: GraphBatch, *, strings: Literal["text", "bytes", "drop
 
 
 def _edge_index(graphs: GraphPieces, edges: EdgePieces, starts: Mapping[str, IntArray]) -> IntArray:
-    """int64[2, num_edges], places in the sets of all graphs."""
+    """int64[2, num_edges], positions in the concatenated sets of all graphs."""
     num_edges = np.diff(graphs.item_offsets(edges.sizes))
     edge_index = np.empty((2, len(edges.source)), np.int64)
     for row, indices, name in ((0, edges.source, edges.source_set), (1, edges.target, edges.target_set)):
@@ -139,7 +139,7 @@ def _set_readout(
 
 
 def _set(store: Any, name: str, values: FeatureValues, strings: str, is_pinned: bool) -> None:
-    """Put a feature into a storage."""
+    """Put a feature into a storage, in the forms of ``to_hetero_data``."""
     if isinstance(values.flat, RaggedArray):
         nested = values.tolist()
         store[name] = _decoded(nested, name) if strings == "text" else nested

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def partition_to_data(partition: Partition) -> Data:
-    """The inner nodes and the edges between them of a part of a graph without types."""
+    """Convert the inner nodes of a part without types, and the edges between them, to ``Data``."""
     _check(partition)
     data = Data()
     _set_nodes(data, partition.nodes[NODE])
@@ -29,7 +29,7 @@ def partition_to_data(partition: Partition) -> Data:
 
 
 def partition_to_hetero_data(partition: Partition) -> HeteroData:
-    """The inner nodes and the edges between them of a part."""
+    """Convert the inner nodes of a part, and the edges between them, to ``HeteroData``."""
     _check(partition)
     data = HeteroData()
     for node_type, nodes in partition.nodes.items():

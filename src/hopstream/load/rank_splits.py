@@ -1,7 +1,7 @@
-"""Splits seeds between the ranks of a training job that do not share one loader's epochs.
+"""Splits seeds between the ranks of a training job, once for all epochs.
 
-A loader with ``rank`` and ``world_size`` already shares every epoch evenly. These functions are for jobs that fix each
-rank's seeds once: evenly, or so that a rank gets the seeds whose part lies on its own machine.
+A loader with ``rank`` and ``world_size`` already splits every epoch evenly. These functions are for jobs that fix each
+rank's seeds: evenly, or so that a rank gets the seeds whose part is on its own machine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
 
 SplitBy = Literal["even", "locality"]
-"""``even``: shares drawn at random; ``locality``: a rank prefers seeds of its own parts."""
+"""``even``: random shares; ``locality``: a rank prefers seeds of its own parts."""
 RankRemainder = Literal["pad", "drop", "uneven"]
-"""What makes shares equal: some seeds twice, some not at all, or nothing: shares then differ by one at most."""
+"""How shares get equal sizes: ``pad`` repeats seeds, ``drop`` leaves some out; with ``uneven`` sizes differ by at most
+1."""
 
 
 def rank_nodes(  # noqa: PLR0913 - one call of a training script, all of it by name
@@ -38,29 +39,29 @@ def rank_nodes(  # noqa: PLR0913 - one call of a training script, all of it by n
     parts_of_ranks: Sequence[Sequence[int]] | None = None, remainder: RankRemainder = "pad", rng_seed: int = 0,
     store_settings: StoreSettings | None = None,
 ) -> IntArray:  # fmt: skip
-    """The seed nodes of one rank. Every rank computes the same shares, whatever the number of parts.
+    """Return the seed nodes of one rank. All ranks compute the same shares.
 
     Args:
         source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
-        seeds: Nodes to share, as ``NeighborLoader`` takes them.
-        rank: This process, in ``[0, world_size)``.
-        world_size: How many share the seeds.
-        by: ``even`` draws shares at random. ``locality`` gives a rank the seeds that its parts own, and moves only as
-            many as it takes to make shares equal. Shares by locality depend on how the graph was cut.
-        parts_of_ranks: For ``locality``, the parts on each rank's machine; every part on one rank at least. Without it,
-            parts are dealt out in stretches: rank 0 has the first ones.
-        remainder: How shares come to equal size, so that ranks that synchronise take equally many steps: ``pad``
-            repeats seeds of the share, ``drop`` leaves some out, ``uneven`` lets shares differ by one.
-        rng_seed: Of the shares.
-        store_settings: Deadline, token and certificates, where servers are asked.
+        seeds: Nodes to split, in the forms of ``NeighborLoader``'s seeds.
+        rank: Rank of this process, in ``[0, world_size)``.
+        world_size: Number of processes that share the seeds.
+        by: ``even`` draws shares at random; they do not depend on the parts. ``locality`` gives a rank the seeds that
+            its parts own, and moves only as many as equal shares need.
+        parts_of_ranks: For ``locality``, the parts on each rank's machine; every part belongs to at least one rank.
+            None: each rank gets a range of parts, rank 0 the first.
+        remainder: How shares get equal sizes, so that synchronised ranks take equally many steps: ``pad`` repeats seeds
+            of the share, ``drop`` leaves some out, ``uneven`` lets sizes differ by 1.
+        rng_seed: Seed of the random shares.
+        store_settings: Deadline, token and certificates for servers.
 
     Returns:
-        int64[n], keys, ascending but for the padding at the end.
+        int64[n], keys, in the order of ``seeds``, then the padding.
 
     Raises:
-        SettingsError: An option is of the wrong kind, or there are fewer seeds than ranks.
+        SettingsError: An option is invalid, or there are fewer seeds than ranks.
         UnknownNameError: The graph has no such node type or split.
-        IdRangeError: A seed outside 0..n-1 of its node type.
+        IdRangeError: A seed is outside 0..n-1 of its node type.
     """
     sharing = _Sharing(rank, world_size, by, parts_of_ranks, remainder, rng_seed)
     with _opened(source, store_settings) as store:
@@ -74,27 +75,26 @@ def rank_links(  # noqa: PLR0913 - one call of a training script, all of it by n
     parts_of_ranks: Sequence[Sequence[int]] | None = None, remainder: RankRemainder = "pad", rng_seed: int = 0,
     store_settings: StoreSettings | None = None,
 ) -> Links:  # fmt: skip
-    """The supervision edges of one rank; the arguments that are not named here are those of ``rank_nodes``.
+    """Return the supervision edges of one rank; see ``rank_nodes``.
 
     Args:
         source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
-        edge_label_index: Links to share, as ``LinkNeighborLoader`` takes them, such as ``(edge type, split)``.
-        rank: This process.
-        world_size: How many share the edges.
-        by: ``locality`` prefers the edges whose destination a rank's parts own.
-        parts_of_ranks: As there.
-        remainder: As there.
-        rng_seed: As there.
-        store_settings: As there.
+        edge_label_index: Links to split, in the forms of ``LinkNeighborLoader``, such as ``(edge type, split)``.
+        rank: Rank of this process, in ``[0, world_size)``.
+        world_size: Number of processes that share the edges.
+        by: As in ``rank_nodes``; ``locality`` prefers edges whose destinations a rank's parts own.
+        parts_of_ranks: As in ``rank_nodes``.
+        remainder: As in ``rank_nodes``.
+        rng_seed: As in ``rank_nodes``.
+        store_settings: As in ``rank_nodes``.
 
     Returns:
-        The ends, and times where the edges have them, in the order of edge keys, or of the links that were given, but
-        for the padding at the end.
+        The ends, with times if the edges have them, in the order of edge keys or of the given links, then the padding.
 
     Raises:
-        SettingsError: An option is of the wrong kind, or there are fewer edges than ranks.
+        SettingsError: An option is invalid, or there are fewer edges than ranks.
         UnknownNameError: The dataset has no such edge type or split, or keeps no links of it.
-        IdRangeError: A key outside 0..n-1 of its node type.
+        IdRangeError: A key is outside 0..n-1 of its node type.
     """
     sharing = _Sharing(rank, world_size, by, parts_of_ranks, remainder, rng_seed)
     with _opened(source, store_settings) as store:
@@ -108,7 +108,7 @@ def rank_links(  # noqa: PLR0913 - one call of a training script, all of it by n
 
 @contextmanager
 def _opened(source: Source, settings: StoreSettings | None) -> Iterator[Store]:
-    """The store of a source, closed at the end if it was opened here."""
+    """Open the store of a source, and close it at the end if it was opened here."""
     store = open_store(source, settings)
     try:
         yield store
@@ -119,7 +119,7 @@ def _opened(source: Source, settings: StoreSettings | None) -> Iterator[Store]:
 
 @dataclass(frozen=True)
 class _Sharing(Settings):
-    """How ranks share seeds; see ``rank_nodes``."""
+    """Settings of the split of seeds between ranks; see ``rank_nodes``."""
 
     rank: int
     world_size: int
@@ -140,7 +140,7 @@ class _Sharing(Settings):
         check_choice("remainder", self.remainder, get_args(RankRemainder))
 
     def positions(self, store: Store, num_seeds: int, nodes: Callable[[], tuple[str, IntArray]]) -> IntArray:
-        """int64[n], positions of this rank's seeds; by locality, ``nodes`` gives type and keys of those that count."""
+        """int64[n], positions of this rank's seeds; ``nodes`` returns type and keys for locality."""
         parts = None
         if self.by == "locality":
             node_type, keys = nodes()
@@ -152,7 +152,7 @@ class _Sharing(Settings):
 def _preferred(
     store: Store, parts: IntArray | None, world_size: int, parts_of_ranks: Sequence[Sequence[int]] | None
 ) -> NDArray[np.bool_] | None:
-    """bool[world_size, n]: a rank's parts own the seed; None where locality does not count."""
+    """bool[world_size, n], whether a rank's parts own a seed; None if ``parts`` is None."""
     if parts_of_ranks is not None:
         _check_parts(parts_of_ranks, store.book.num_parts, world_size)
     if parts is None:
@@ -188,7 +188,7 @@ def _check_parts(parts_of_ranks: Sequence[Sequence[int]], num_parts: int, world_
 def _share(
     is_near: NDArray[np.bool_] | None, num_seeds: int, place: tuple[int, int], remainder: RankRemainder, rng_seed: int
 ) -> IntArray:
-    """int64[n], positions of one rank's seeds, ascending but for the padding."""
+    """int64[n], positions of one rank's seeds, ascending, then the padding."""
     rank, world_size = place
     if num_seeds < world_size:
         raise SettingsError(f"{num_seeds} seeds cannot be shared by {world_size} ranks; use fewer ranks")
@@ -206,9 +206,16 @@ def _share(
 
 
 def _assign_near(is_near: NDArray[np.bool_], sizes: IntArray) -> IntArray:
-    """int64[n], the rank of each seed: a near one while it has room, else whoever has.
+    """Assign seeds to ranks: to a near rank if it has room, else to any rank with room.
 
-    Seeds that fewer ranks are near go first, so that a rank does not fill up with what another could have taken.
+    Seeds with fewer near ranks are assigned first, so that no rank fills up with seeds that another rank could take.
+
+    Args:
+        is_near: bool[world_size, n], whether a rank's parts own a seed.
+        sizes: int64[world_size], number of seeds of each rank.
+
+    Returns:
+        int64[n], the rank of each seed.
     """
     ranks = np.full(is_near.shape[1], -1, np.int64)
     room = sizes.copy()

@@ -1,7 +1,7 @@
-"""Defines who makes a loader's batches where the loader itself does not.
+"""Interface of services that make a loader's batches in other processes.
 
-A service is a source like a folder or a cluster. A loader that is given one checks its options as ever, and then has
-its batches made elsewhere from a recipe: what the user asked for, and nothing of how this process consumes it.
+A service is a source like a folder or a cluster. The loader checks its options as usual, and sends a recipe of its
+batches to the service. A recipe holds the options that determine the batches, not how this process consumes them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """What decides over a loader's batches, as the user said it.
+    """Arguments of a loader that determine its batches.
 
     Attributes:
         loader: Name of the loader's class.
-        options: Its arguments by name; those that were left out are not here.
+        options: The given arguments by name, without defaults.
     """
 
     loader: str
@@ -33,75 +33,75 @@ class Recipe:
 
 
 class BatchSession(ABC):
-    """The batches of one loader, made elsewhere. Safe to use from many threads."""
+    """Batches of one loader, made in other processes. Thread-safe."""
 
     store: Store
-    """The graph, for whatever a loader asks beside its batches; closed with the session. Where it keeps rows, batches
-    come without their columns, which are fetched from it."""
+    """The graph's store, for the loader's other requests; closed with the session. If it has a cache of rows, batches
+    come without columns, and the loader fetches the columns from it."""
 
     @abstractmethod
     def prepare(self, recipe: Recipe) -> None:
-        """Take over what decides over the batches; called once, before all else.
+        """Register the loader's recipe; called once, before all other methods.
 
         Raises:
             SettingsError: The recipe holds something that cannot be sent.
-            StoreError: Nobody can take another loader.
+            StoreError: No server can take another loader.
         """
 
     @abstractmethod
     def begin(self, num_ahead: int, epoch: int, step: int) -> None:
-        """An iteration begins.
+        """Begin an iteration.
 
         Args:
-            num_ahead: Batches that may be unfinished or waiting at once.
+            num_ahead: Most batches that are unfinished or waiting at once.
             epoch: The epoch.
-            step: The first batch of the epoch that will be asked for.
+            step: The first batch of the epoch that will be requested.
         """
 
     @abstractmethod
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
-        """Wait for one batch of the epoch that began last, in arrays of ``buffers``; it may be asked for again.
+        """Wait for one batch of the epoch that began last, in arrays of ``buffers``.
 
-        It is a ``SampledBatch`` where the store keeps rows.
+        The same batch may be requested again. It is a ``SampledBatch`` if the store has a cache of rows.
 
         Raises:
-            StoreTimeout: It did not come in time.
-            StoreUnavailable: Nobody can make it.
-            HopstreamError: Whatever its making raised.
+            StoreTimeout: The batch did not come in time.
+            StoreUnavailable: No server can make it.
+            HopstreamError: Making it failed with this error.
         """
 
     @abstractmethod
     def ready_batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch | None:
-        """Return the batch, or None if it is not ready soon or its server does not answer; see ``batch``."""
+        """Return a batch, or None if it is not ready soon or its server does not answer; see ``batch``."""
 
     @abstractmethod
     def repeat(self, epoch: int, step: int, fetch: Callable[[], T]) -> T:
-        """Do something for a batch that asks servers; again while one of them is gone, until the batch's deadline.
+        """Call ``fetch``, and retry it until the batch's deadline while a server is gone.
 
         Raises:
-            StoreUnavailable: A server was gone until then.
-            HopstreamError: Whatever else ``fetch`` raises.
+            StoreUnavailable: A server was gone until the deadline.
+            HopstreamError: ``fetch`` raised another error.
         """
 
     @abstractmethod
     def end(self) -> None:
-        """The iteration has ended: whoever waits for one of its batches hears so soon."""
+        """End the iteration; threads that wait for one of its batches stop soon."""
 
     @abstractmethod
     def beside(self) -> BatchSession:
-        """Another session for the same batches, with iterations of its own; closed by whoever asked for it."""
+        """Open another session for the same batches, with iterations of its own; the caller must close it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up batches under way and let go of what makes them; a second call does nothing."""
+        """Cancel pending batches and close the session; a second call does nothing."""
 
 
 class BatchService(ABC):
-    """A source whose batches are made elsewhere."""
+    """Source whose batches are made in other processes."""
 
     @abstractmethod
     def open(self, rank: int) -> BatchSession:
-        """Open what one loader needs; ``rank`` is the loader's.
+        """Open a session for one loader of the given rank.
 
         Raises:
             StoreError: A server cannot be reached, or refused to answer.
@@ -109,10 +109,10 @@ class BatchService(ABC):
 
 
 class SessionMaker(BatchFinisher):
-    """Hands out batches that a session gets, and fetches the columns of those that lack them. One thread uses one."""
+    """Maker that takes batches from a session and fetches missing columns. Not thread-safe."""
 
     def __init__(self, session: BatchSession, reader: SubgraphReader, convert: Convert) -> None:
-        """Get batches from ``session``, and bring them into the form that the user wants."""
+        """Take batches from ``session``; the rest is as for ``BatchFinisher``."""
         super().__init__(reader, convert)
         self._session = session
 
@@ -126,7 +126,7 @@ class SessionMaker(BatchFinisher):
         return batch if isinstance(batch, MiniBatch) else self._reader.fetch_of(batch)
 
     def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
-        """Another batch than the one in turn is not waited for: so no batch keeps those before it waiting."""
+        """Wait only for the batch that the caller needs, so that a late batch does not delay earlier ones."""
         (one,) = steps
         get = self._session.batch if one == step else self._session.ready_batch
         try:
@@ -137,10 +137,10 @@ class SessionMaker(BatchFinisher):
 
 
 class LoneMaker(SessionMaker):
-    """Hands out any batch of any epoch, from a session that is closed with it."""
+    """Maker of any batch of any epoch, with a session of its own that is closed with it."""
 
     def __init__(self, session: BatchSession, reader: SubgraphReader, convert: Convert) -> None:
-        """Get batches from ``session``, which nobody else uses."""
+        """Take batches from ``session``, which must have no other users."""
         super().__init__(session, reader, convert)
         self._epoch = -1
         self._closer = weakref.finalize(self, session.close)
@@ -154,6 +154,6 @@ class LoneMaker(SessionMaker):
 
 
 def class_name(loader: object) -> str:
-    """The loader's class, or that from which the user's own is made."""
+    """Return the name of the loader's class, or of the base class of a user's subclass."""
     package = f"{__name__.partition('.')[0]}."
     return next(one.__name__ for one in type(loader).__mro__ if one.__module__.startswith(package))

@@ -1,7 +1,6 @@
-"""Holds what all loaders of subgraphs have in common before their first batch.
+"""Base of all loaders of subgraphs: opens the source, checks settings, and closes the source.
 
-Every loader takes the same settings for its source, its order, its columns and its threads, checks them before anything
-is opened, and closes what it opened. A loader adds what it starts from and how it samples.
+All loaders share the settings of source, order, columns and threads. A subclass adds its inputs and its sampling.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ from hopstream.store.whole import keeps_edge_keys
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoaderSetup:
-    """The settings of one loader with its source open.
+    """The settings of one loader, with its open source.
 
     Attributes:
-        settings: What the user asked for.
-        direction: The direction that the loader follows.
-        store: Where everything comes from.
-        session: Who makes the batches where the loader does not.
-        close: Closes the store if the loader opened it.
-        columns: Features that are fetched.
+        settings: The user's settings.
+        direction: The direction in which the loader follows edges.
+        store: The store that the loader reads.
+        session: Source of finished or sampled batches; None if the loader samples itself.
+        close: Closes the store or session if the loader opened it.
+        columns: Features to fetch.
         wants_edge_keys: Fetch original edge keys as well.
-        convert: Brings a ``MiniBatch`` into the form that the user wants.
-        buffers: Where a batch's arrays come from.
+        convert: Converts a ``MiniBatch`` to the user's format.
+        buffers: Allocates the arrays of batches.
     """
 
     settings: LoadSettings
@@ -73,11 +72,11 @@ class LoaderSetup:
 
     @property
     def wants_edge_ids(self) -> bool:
-        """A plan must find the ids of edges, for their keys or features."""
+        """Whether a plan must find ids of edges, to fetch their keys or features."""
         return self.wants_edge_keys or self.columns.has_edge_features
 
     def order(self, num_seeds: int) -> SeedOrder:
-        """Which of so many seeds make which batch on this rank.
+        """The order of ``num_seeds`` seeds: assigns them to batches on this rank.
 
         Raises:
             SettingsError: They make no batch.
@@ -85,32 +84,33 @@ class LoaderSetup:
         return SeedOrder(num_seeds=num_seeds, settings=self.settings)
 
     def reader(self, store: Store | None = None) -> SubgraphReader:
-        """What turns sampled subgraphs into batches, from another store of the graph if one is given.
+        """Make a reader that turns sampled subgraphs into batches; each thread needs its own.
 
-        One thread uses one.
+        Args:
+            store: Another store of the same graph; None for the loader's store.
         """
         return SubgraphReader(store or self.store, self.columns, self.wants_edge_keys, self.buffers)
 
     def maker(self, kind: type[BatchMaker[Inputs]], plan: SamplePlan | PPRPlan, inputs: Inputs) -> BatchMaker[Inputs]:
-        """What makes batches of a plan; one thread uses one."""
+        """Make a maker of a plan's batches; each thread needs its own."""
         if isinstance(plan, PPRPlan):
             return kind(PPRRunner(self.store, plan, self.wants_edge_ids), self.reader(), inputs, self.convert)
         return kind(PlanRunner(self.store, plan), self.reader(), inputs, self.convert)
 
     def session_maker(self, kind: type[SessionMaker], session: BatchSession) -> SessionMaker:
-        """What hands out the batches of a session; one thread uses one."""
+        """Make a maker that takes batches from a session; each thread needs its own."""
         return kind(session, self.reader(session.store), self.convert)
 
     def facts(self) -> Facts:
-        """What of the common settings decides over the batches: all of the order's but the rank."""
+        """The common settings that determine the batches: graph, direction, and order without the rank."""
         order = {name: getattr(self.settings, name) for name in OrderSettings.field_names() if name != "rank"}
         return {"graph_id": self.store.graph_id, "direction": self.direction, **order}
 
 
 class SubgraphLoader(EpochLoader):
-    """Epochs of sampled subgraphs from one source; what the loader opened, it closes.
+    """Base class of loaders of sampled subgraphs; the loader closes the source that it opened.
 
-    A subclass opens its setup in ``_open``, calls ``_begin`` when it knows how a batch is made, and adds its own facts.
+    A subclass calls ``_open`` first and ``_begin`` last in its ``__init__``, and adds its own facts.
     """
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES
@@ -121,9 +121,9 @@ class SubgraphLoader(EpochLoader):
     _closer: Callable[[], object] = staticmethod(lambda: None)
 
     def _open(self, source: Source | BatchService, direction: Direction, settings: LoadSettings) -> LoaderSetup:
-        """Open the source; from here on it is closed with the loader."""
+        """Open the source, and register that it is closed with the loader."""
         setup = open_setup(source, direction, settings, self.attached_names)
-        # Also runs when the loader is collected or the program ends: a connection must not outlive the interpreter.
+        # Runs too when the loader is collected or the program ends: a connection must not outlive the interpreter.
         self._closer = weakref.finalize(self, setup.close)
         self._setup = setup
         return setup
@@ -140,7 +140,7 @@ class SubgraphLoader(EpochLoader):
         )  # fmt: skip
 
     def close_source(self) -> None:
-        """Close what the loader opened; a second call does nothing."""
+        """Close the source if the loader opened it; a second call does nothing."""
         self._closer()
 
     def _on_begin(self, epoch: int, step: int) -> None:
@@ -173,7 +173,7 @@ class SubgraphLoader(EpochLoader):
         return end
 
     def maker(self) -> Maker:
-        """What makes any batch in the caller's thread, beside all iterations; one thread uses one."""
+        """Make a maker of any batch, independent of iterations; each thread needs its own."""
         setup = self._setup
         if setup.session is None:
             return super().maker()
@@ -186,13 +186,13 @@ class SubgraphLoader(EpochLoader):
 
     @property
     def store(self) -> Store:
-        """The store that batches come from; the loader closes it if the loader opened it."""
+        """The store that batches come from; ``close`` closes it if the loader opened it."""
         return self._setup.store
 
     def close(self) -> None:
-        """End the iteration that is alive, and close what the loader opened; a second call does nothing.
+        """End the current iteration, and close the source if the loader opened it; a second call does nothing.
 
-        The store is closed before threads are waited for, so that none of them waits for a server that hangs.
+        The store is closed before the threads are joined, so that no thread waits for a server that hangs.
 
         Raises:
             StoreTimeout: A thread did not end in time.
@@ -210,17 +210,17 @@ def open_setup(
     settings: LoadSettings,
     attached_names: frozenset[str] = ATTACHED_ATTRIBUTES,
 ) -> LoaderSetup:
-    """Open a loader's source, and check its settings against it; it is closed again where something does not fit.
+    """Open a loader's source and check its settings against it; close the source if a check fails.
 
     Args:
-        source: Where batches come from.
-        direction: The direction that the loader follows.
-        settings: How batches are loaded.
-        attached_names: What the loader may attach to a PyG batch: features of these names are refused.
+        source: Source of the batches.
+        direction: The direction in which the loader follows edges.
+        settings: The user's settings.
+        attached_names: Names that the loader may attach to a PyG batch; features of these names are refused.
 
     Raises:
-        SettingsError: A setting that cannot be met; the message says which, and what can be done.
-        UnknownNameError: A node type, edge type or feature that the graph does not have.
+        SettingsError: A setting cannot be met; the message names the setting and a remedy.
+        UnknownNameError: The graph has no such node type, edge type or feature.
         MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
         FormatError: ``source`` is no dataset and no cluster file.
         StoreError: A server cannot be reached, or refused to answer.
@@ -245,7 +245,7 @@ def open_setup(
 def _open_source(
     source: Source | BatchService, settings: LoadSettings
 ) -> tuple[Store, BatchSession | None, Callable[[], object]]:
-    """The store, who makes batches if the loader does not, and what to call when the loader is done with both."""
+    """Open the source: return its store, its batch session or None, and the function that closes both."""
     access, verify, rank, cache_bytes = (
         settings.store_settings, settings.verify, settings.own_rank, settings.cache_bytes,
     )  # fmt: skip
@@ -264,7 +264,7 @@ def _open_source(
         return session.store, session, session.close
     check_source(source)
     if access is not None or rank > 0 or verify != "none" or cache_bytes is not None:
-        # Imported when it is needed: it brings the network's libraries.
+        # Imported late: it loads the network's libraries.
         from hopstream.store.settings import StoreSettings
 
         access = StoreSettings(first_replica=rank) if access is None else access
@@ -290,7 +290,7 @@ def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None)
 
 
 def _collator(schema: GraphSchema, settings: LoadSettings) -> tuple[Convert, Buffers]:
-    """What a batch is turned into, and where its arrays come from."""
+    """Choose the converter of batches and the allocator of their arrays."""
     kept, is_pinned = settings.buffer_bytes, settings.pin_memory
     pool = kept if isinstance(kept, BufferPool) else BufferPool(int(kept))
     if settings.collate == "numpy":
@@ -303,7 +303,7 @@ def _collator(schema: GraphSchema, settings: LoadSettings) -> tuple[Convert, Buf
 
 
 def import_pyg(name: str) -> ModuleType:
-    """A module of this room that imports PyG.
+    """Import a module of this package that needs PyG.
 
     Raises:
         MissingDependencyError: torch or torch_geometric is not installed.

@@ -1,8 +1,8 @@
-"""Threads that make numbered batches ahead of the consumer, in order, and leave nothing behind.
+"""Worker threads: make numbered batches ahead of the consumer, in order.
 
-Each worker takes the next number, makes the whole batch, and puts it down; the consumer picks batches up in order.
-Workers run ahead by a bounded number of batches, so memory is bounded whatever the speed of the consumer. A failure
-takes the place of its batch: the consumer gets all batches before it first, and those after it are not made.
+Each worker takes the next number, makes the whole batch and stores it; the consumer takes batches in order. Workers run
+ahead by a bounded number of batches, which bounds the memory. A failed batch ends the series: the consumer first gets
+all batches before it, then the error. Later batches are not made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Producer(Protocol[T_co]):
 
     @property
     def stage(self) -> str:
-        """What it is doing, for messages about batches that take too long."""
+        """Current step of the work, for messages about slow batches."""
         ...
 
     def __call__(self, step: int) -> T_co:
@@ -38,15 +38,15 @@ class Batches(Protocol[T_co]):
     """Batches of consecutive numbers, in order."""
 
     def take(self) -> T_co:
-        """The next batch; not to be called after the last."""
+        """Return the next batch; must not be called after the last."""
         ...
 
     def stop(self) -> None:
-        """End the work, and do not wait for it."""
+        """Tell the workers to end, without waiting for them."""
         ...
 
     def close(self) -> None:
-        """End the work and wait until it has ended; a second call does nothing."""
+        """End the workers and wait for them; a second call does nothing."""
         ...
 
 
@@ -54,9 +54,9 @@ class InlineBatches(Generic[T]):
     """Batches that are made when they are taken, in the caller's thread."""
 
     def __init__(self, producer: Producer[T], steps: range, on_end: Callable[[], None] = lambda: None) -> None:
-        """Make the batches of ``steps``; ``on_end`` is called when no more are wanted."""
+        """Make the batches of ``steps``; call ``on_end`` once at the end."""
         self._producer = producer
-        self.stop = weakref.finalize(self, on_end)  # also where nobody refers to the batches any more
+        self.stop = weakref.finalize(self, on_end)  # runs too when this object is collected
         self.stop.atexit = False
         self._steps = iter(steps)
 
@@ -65,26 +65,26 @@ class InlineBatches(Generic[T]):
         return self._producer(next(self._steps))
 
     def close(self) -> None:
-        """End the work."""
+        """Call ``on_end``, unless it was called before."""
         self.stop()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Desk(Generic[T]):
-    """Where workers and consumer meet; every field is read and written under ``changed``.
+    """State shared by workers and consumer; every field is read and written under ``changed``.
 
     Attributes:
         producers: One per worker.
-        stop: One past the last number; after a failure, the number of the batch that failed.
-        num_ahead: How many batches may be unfinished or waiting at once.
-        is_cold: Nothing has been made yet, so kernels may have to be compiled: one worker goes first.
+        stop: One past the last number; after a failure, the number of the failed batch.
+        num_ahead: Most batches that are unfinished or waiting at once.
+        is_cold: No batch is finished yet, so kernels may have to be compiled: one worker starts alone.
         next_claim: The number that the next free worker takes.
         next_out: The number that the consumer takes next.
         done: Finished batches by number.
-        making: Per worker, the number it works on.
-        failure: The failure of batch ``stop``; of several, that of the lowest number.
-        is_closing: Workers end as soon as they have put down what they are making.
-        on_end: Called once when they are told to, so that nobody goes on waiting for what is not wanted any more.
+        making: Per worker, the number of the batch that it makes; None for an idle worker.
+        failure: The error of batch ``stop``, the failed batch with the lowest number.
+        is_closing: Workers end when they have finished their current batch.
+        on_end: Called once by ``end``, so that threads stop waiting for batches that are not wanted any more.
     """
 
     producers: Sequence[Producer[T]]
@@ -101,10 +101,10 @@ class _Desk(Generic[T]):
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def claim(self, worker: int) -> int | None:
-        """Wait for a number to make; None where there is nothing left to do.
+        """Wait for the number of a batch to make; None if there is nothing left to do.
 
-        This wait has no deadline: a worker waits for the consumer, who may take any time over a batch, and who ends the
-        wait by closing, by being collected, or by ending the program.
+        This wait has no deadline: the consumer may take any time over a batch. It ends when the consumer closes the
+        batches, is collected, or ends the program.
         """
         with self.changed:
             self.making[worker] = None
@@ -117,7 +117,7 @@ class _Desk(Generic[T]):
             return step
 
     def put(self, step: int, batch: T) -> None:
-        """Put a finished batch down."""
+        """Store a finished batch."""
         with self.changed:
             self.is_cold = False
             if not self.is_closing and step < self.stop:
@@ -125,9 +125,9 @@ class _Desk(Generic[T]):
             self.changed.notify_all()
 
     def fail(self, step: int, failure: BaseException) -> None:
-        """Put down why a batch cannot be made, and let go of the batches after it.
+        """Store the error of a batch, and drop the batches after it.
 
-        Numbers are claimed in order, so every batch before it is made already or in the hands of another worker.
+        Numbers are claimed in order, so every earlier batch is finished or claimed by another worker.
         """
         with self.changed:
             if step < self.stop:
@@ -136,7 +136,7 @@ class _Desk(Generic[T]):
             self.changed.notify_all()
 
     def end(self) -> None:
-        """Tell the workers to end, and let go of what they have made."""
+        """Tell the workers to end, and drop finished batches."""
         with self.changed:
             self.is_closing = True
             self.done.clear()
@@ -145,7 +145,7 @@ class _Desk(Generic[T]):
         on_end()
 
     def take(self, timeout_s: float) -> T:
-        """Wait for the next batch in order."""
+        """Wait for the next batch in order; see ``ThreadedBatches.take``."""
         with self.changed:
             self.changed.wait_for(
                 lambda: self.is_closing or self.next_out in self.done or self.next_out == self.stop, timeout_s
@@ -165,7 +165,7 @@ class _Desk(Generic[T]):
             return batch
 
     def describe(self) -> str:
-        """What each worker is doing."""
+        """Each worker's batch and current step, for messages."""
         return "; ".join(
             f"worker {worker} is idle" if step is None else f"worker {worker} is at batch {step}, {producer.stage}"
             for worker, (step, producer) in enumerate(zip(self.making, self.producers, strict=True))
@@ -185,11 +185,11 @@ class ThreadedBatches(Generic[T]):
         """Start one thread per producer.
 
         Args:
-            producers: What each thread makes batches with.
+            producers: Makers of batches, one per thread.
             steps: The numbers of the batches, ascending by one.
-            settings: How far they may run ahead, and how long to wait for them.
+            settings: ``prefetch`` and ``timeout_s``.
             is_cold: Make the first batch in one thread before the others start, so that kernels compile once.
-            on_end: Called once when they are told to end.
+            on_end: Called once when the threads are told to end.
         """
         self._timeout_s = settings.timeout_s
         self._desk: _Desk[T] = _Desk(
@@ -202,7 +202,7 @@ class ThreadedBatches(Generic[T]):
             next_out=steps.start,
             making=[None] * len(producers),
         )
-        # Threads hold the desk and never this object, so that losing the last reference to it ends them.
+        # Threads refer to the desk and never to this object: they end when this object is collected.
         self.threads = [
             threading.Thread(target=_work, args=(self._desk, worker), name=f"hopstream-load-{worker}", daemon=True)
             for worker in range(len(producers))
@@ -212,12 +212,12 @@ class ThreadedBatches(Generic[T]):
             thread.start()
 
     def take(self) -> T:
-        """The next batch; waits for it no longer than ``timeout_s``.
+        """Return the next batch; wait at most ``timeout_s`` for it.
 
         Raises:
             StoreTimeout: It was not ready in time; the message says what each worker is doing.
             StateError: The batches were closed meanwhile.
-            BaseException: Whatever a worker raised when it made this batch.
+            BaseException: A worker failed to make this batch with this error.
         """
         return self._desk.take(self._timeout_s)
 
@@ -238,7 +238,7 @@ class ThreadedBatches(Generic[T]):
 
 
 def _work(desk: _Desk[T], worker: int) -> None:
-    """The life of one worker thread."""
+    """Make batches until there are none left; the target of a worker thread."""
     make = desk.producers[worker]
     while (step := desk.claim(worker)) is not None:
         try:
@@ -251,7 +251,7 @@ def _work(desk: _Desk[T], worker: int) -> None:
 
 
 def _end(desk: _Desk[T], threads: Sequence[threading.Thread], timeout_s: float) -> None:
-    """End the threads; also called by the collector, when nobody refers to the batches any more."""
+    """End the threads and wait for them; the garbage collector calls it too."""
     desk.end()
     if threading.current_thread() in threads:
         return  # the collector ran in a worker, which may hold the lock that the others need to end

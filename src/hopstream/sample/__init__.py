@@ -1,6 +1,6 @@
 """Sampling without a loader: random walks, and the settings of sampling.
 
-``__init__.pyi`` lists them; each is loaded on first use.
+Each public name is loaded on first use; importing ``hopstream.sample`` loads neither torch nor numba.
 """
 
 from hopstream.public import public_names

@@ -1,7 +1,7 @@
-"""Runs a plan, hop by hop, over a store that can answer it.
+"""Executor of sampling plans: samples hop by hop over a store, and relabels ids as slots.
 
-Each level of a plan is one call of the store; its replies are relabelled in plan order, so the result does not depend
-on where the parts are or who answered first. Where all parts are mapped here, each op is one fused kernel instead.
+Each level of a plan is one call of the store. Its replies are relabelled in plan order, so the result does not depend
+on the parts' locations or on the order of replies. If all parts are local, each op is one fused kernel instead.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def check_seeds(plan: SamplePlan, seeds: SeedNodes) -> None:
     """Refuse seeds that do not fit a plan.
 
     Raises:
-        SettingsError: Seeds of another type; trees or times that are missing, not asked for or not what they must be.
+        SettingsError: Seeds have another type, or trees or times are missing, not expected, or invalid.
     """
     if not seeds.ids.keys() <= set(plan.seed_types):
         unknown = [t for t in seeds.ids if t not in plan.seed_types]
@@ -115,17 +115,17 @@ def _check_trees(ids: Mapping[str, IntArray], trees: Mapping[str, IntArray], tim
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeFrontier:
-    """Slots in a few ranges.
+    """Frontier of a few ranges of slots.
 
     Attributes:
-        ranges: Sorted, distinct, not empty, neighbours joined.
+        ranges: Sorted, disjoint and not empty; adjacent ranges are merged.
     """
 
     ranges: list[SlotRange]
 
     @classmethod
     def of(cls, ranges: list[SlotRange]) -> RangeFrontier:
-        """Join ranges, so that each slot is expanded once."""
+        """Merge ranges, so that each slot is expanded once."""
         merged: list[SlotRange] = []
         for start, end in sorted(set(ranges)):
             if start == end:
@@ -137,16 +137,16 @@ class RangeFrontier:
         return cls(merged)
 
     def __len__(self) -> int:
-        """How many slots there are."""
+        """Number of slots."""
         return sum(end - start for start, end in self.ranges)
 
     def take(self, column: IntArray) -> IntArray:
-        """The values of the slots, copied only where there are several ranges."""
+        """Return the column's values at the slots; a view if there is only one range."""
         pieces = [column[start:end] for start, end in self.ranges]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def repeat(self, counts: NDArray[np.int32], out: IntArray, written: int) -> None:
-        """Write each slot as often as its count says, from ``written`` on."""
+        """Write each slot ``counts`` times to ``out``, from position ``written`` on."""
         done = 0
         for start, end in self.ranges:
             written = repeat_slots(start, counts[done : done + end - start], out, written)
@@ -155,7 +155,7 @@ class RangeFrontier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotFrontier:
-    """Slots that need not lie together.
+    """Frontier of any slots.
 
     Attributes:
         slots: int64[n], ascending.
@@ -164,15 +164,15 @@ class SlotFrontier:
     slots: IntArray
 
     def __len__(self) -> int:
-        """How many slots there are."""
+        """Number of slots."""
         return len(self.slots)
 
     def take(self, column: IntArray) -> IntArray:
-        """The values of the slots."""
+        """Return the column's values at the slots."""
         return column[self.slots]
 
     def repeat(self, counts: NDArray[np.int32], out: IntArray, written: int) -> None:
-        """Write each slot as often as its count says, from ``written`` on."""
+        """Write each slot ``counts`` times to ``out``, from position ``written`` on."""
         repeated = np.repeat(self.slots, counts)
         out[written : written + len(repeated)] = repeated
 
@@ -183,25 +183,25 @@ INT64 = np.dtype(np.int64)
 
 
 class FusedSampler:
-    """Draws and relabels in one pass over a local store, with the same result as its ``sample`` and a relabelling."""
+    """Samples and relabels in one pass over a local store; equal to ``store.sample`` and a relabelling."""
 
     def __init__(self, store: LocalStore) -> None:
-        """Use a store that holds all parts. One thread uses one sampler."""
+        """Use a store that holds all parts. Not thread-safe."""
         self._store = store
         self._buffers = DrawBuffers()
         self._neighbors: IntArray = np.empty(0, np.int64)
 
     def sample(self, request: SampleRequest, neighbors: SlotMap, edges: EdgeBuffer, row: int) -> NDArray[np.int32]:
-        """Draw neighbours, add them to a slot map and their slots and edge ids to an edge buffer.
+        """Draw neighbours; add them to a slot map, and their slots and edge ids to an edge buffer.
 
         Args:
-            request: What to draw; ids are checked.
+            request: The request; its ids are checked.
             neighbors: Slots of the neighbours' type; with trees, of pairs ``tree << TREE_SHIFT | id``.
-            edges: Buffer of the edge type; the frontier's own slots are left to the caller.
-            row: Which row of ``edges.slots`` the neighbours are: 0 sources, 1 destinations.
+            edges: Buffer of the edge type; the caller must write the frontier's own slots.
+            row: Row of ``edges.slots`` for the neighbours: 0 for sources, 1 for destinations.
 
         Returns:
-            int32[n], neighbours drawn for each id, valid until the next call.
+            int32[n], number of neighbours drawn for each id, valid until the next call.
         """
         tables = self._store.tables(request.edge_type, request.direction)
         check_strategy(self._store, request)
@@ -233,11 +233,11 @@ class FusedSampler:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """What an op found.
+    """Results of one op.
 
     Attributes:
-        new: Slots of the nodes that it discovered.
-        edges: The places of its edges among those of their type.
+        new: Range of the slots of the nodes that it discovered.
+        edges: Range of its edges in the buffer of their type.
     """
 
     new: SlotRange
@@ -245,13 +245,13 @@ class _Found:
 
 
 _Steps = Generator[list[SampleRequest], list[SampleReply], Subgraph]
-"""The sampling of one batch, which gives the requests of a hop and takes the replies to them."""
+"""Generator that samples one batch: yields the requests of a hop, and receives their replies."""
 
 
 def _run_together(store: Store, group: list[_Steps]) -> list[Subgraph]:
     """Sample several batches, with one call of the store per hop for all of them.
 
-    An error of the store is raised inside the batches that asked, so that they can say what they asked for.
+    A ``MemoryError`` of the store is raised inside the batches that made the requests, so that they can describe them.
     """
     subgraphs: dict[int, Subgraph] = {}
     asked: dict[int, list[SampleRequest]] = {}
@@ -278,7 +278,7 @@ def _run_together(store: Store, group: list[_Steps]) -> list[Subgraph]:
 
 
 class PlanRunner:
-    """Runs one plan over one store, again and again, in reused memory. One thread uses one runner."""
+    """Runs one plan over one store for many batches, in reused memory. Not thread-safe."""
 
     def __init__(self, store: Store, plan: SamplePlan) -> None:
         """Check the plan against the store.
@@ -306,23 +306,23 @@ class PlanRunner:
         """Sample the subgraph of some seeds.
 
         Returns:
-            A subgraph whose arrays are valid until the next call: copy what must outlive it.
+            A subgraph whose arrays are valid until the next call; copy them to keep them.
 
         Raises:
-            SettingsError: A seed is given twice (to one tree), or is of another type than the plan's; trees, times or
-                variates are missing, or are given and not asked for; or memory does not hold what an op draws.
+            SettingsError: A seed is given twice (in one tree) or has another type than the plan's; trees, times or
+                variates are missing or not expected; or the neighbours of an op do not fit in memory.
         """
         return self.run_group([seeds])[0]
 
     def run_group(self, group: Sequence[SeedNodes]) -> list[Subgraph]:
-        """Sample the subgraphs of several batches, with one call of the store per hop for all of them; see ``run``."""
+        """Sample several batches together, with one call of the store per hop for all; see ``run``."""
         while len(self._others) + 1 < len(group):
             self._others.append(PlanRunner(self._store, self._plan))
         runners = [self, *self._others][: len(group)]
         return _run_together(self._store, [runner._steps(seeds) for runner, seeds in zip(runners, group, strict=True)])
 
     def _steps(self, seeds: SeedNodes) -> _Steps:
-        """Sample one batch: give the requests of a hop, and take the replies to them."""
+        """Sample one batch: yield the requests of each hop, and receive their replies."""
         check_seeds(self._plan, seeds)
         for slot_map in self._slots.values():
             slot_map.reset()
@@ -356,7 +356,7 @@ class PlanRunner:
         return 0, slot_map.num_nodes
 
     def _frontier(self, op: SampleOp, found: dict[str, _Found]) -> Frontier:
-        """What an op expands."""
+        """The nodes that an op expands."""
         seeds = self._seed_slots.get(op.expanded_type, (0, 0))
         if op.expands == "new":
             return RangeFrontier.of([seeds if name == SEEDS else found[name].new for name in op.inputs])
@@ -369,7 +369,7 @@ class PlanRunner:
         return SlotFrontier(np.flatnonzero(is_reached))
 
     def _reached(self, op: SampleOp, found: _Found) -> IntArray:
-        """int64[num_edges], the slots that an op's edges lead to, one as often as there are such edges."""
+        """int64[num_edges], the slots that an op's edges lead to, with repetitions."""
         first, last = found.edges
         return self._edges[op.edge_type].slots[_found_row(op), first:last]
 
@@ -439,12 +439,12 @@ class PlanRunner:
 
 
 def _found_row(op: SampleOp) -> int:
-    """Which row of ``EdgeBuffer.slots`` an op's neighbours are in."""
+    """Row of ``EdgeBuffer.slots`` that holds an op's neighbours."""
     return 0 if op.direction == "in" else 1
 
 
 def _too_many(active: list[SampleOp], requests: list[SampleRequest]) -> SettingsError:
-    """The error where memory does not hold what a level draws; it names the op that asks for most."""
+    """Make the error for a level that does not fit in memory; it names the op with the largest request."""
     request, op = max(
         zip(requests, active, strict=True),
         key=lambda pair: len(pair[0].ids) * (MAX_COUNT + 1 if pair[1].count < 0 else pair[1].count),

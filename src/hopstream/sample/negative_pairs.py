@@ -1,7 +1,7 @@
-"""Draws pairs of nodes that stand for links that are not there.
+"""Sampler of negatives: draws pairs of nodes as examples of links that do not exist.
 
-Negatives are drawn by key over the whole graph, wherever its parts are. A draw is a pure function of the batch's seed,
-the negative's position in the batch and the turn; a candidate that is refused is followed by the next turn's.
+Negatives are drawn by key over the whole graph. A draw is a pure function of the batch's rng seed, the negative's
+position in the batch, and the turn: the number of candidates tried before. A refused candidate leads to the next turn.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import FetchRequest, Store
 
 Candidates = Callable[[IntArray, IntArray], IntArray]
-"""Of int64[n] positions and int64[n] turns, int64[k, n] keys."""
+"""``candidates(positions, turns)``, int64[n] each, returns int64[k, n] keys."""
 Ranks = Callable[[IntArray, IntArray], NDArray[np.uint64]]
-"""Of int64[n] positions and int64[k, n] keys, uint64[n]: 0 is good, ``NEVER`` refused; between them less is better."""
+"""``rank(positions, keys)``, int64[n] and int64[k, n], returns uint64[n]: 0 is good, ``NEVER`` is refused, and lower is
+better."""
 
 MAX_ROUNDS = 16
-"""How often refused candidates are followed by new ones; each round tries twice as many per negative."""
+"""Rounds of candidates; each round tries twice as many per negative."""
 MAX_CANDIDATES = 1 << 16
-"""How many candidates a round tries in all, beyond one per negative."""
+"""Most candidates of one round in all, beyond one per negative."""
 TURNS_PER_SOURCE_SHIFT = 6
-"""Where sources must be early enough, which takes a search of its own, 64 candidates have the same source."""
+"""A search for early sources is slow, so 64 candidates share one source."""
 NEVER = np.uint64((1 << 64) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Positives:
-    """The links of one batch.
+    """Links of one batch.
 
     Attributes:
         src_keys: int64[n].
         dst_keys: int64[n].
-        times: int64[n], or None where negatives need not heed time.
+        times: int64[n], or None if negatives ignore times.
     """
 
     src_keys: IntArray
@@ -56,7 +57,7 @@ class Positives:
 
 
 class NegativeSampler:
-    """Draws the negatives of batches of links of one edge type. Safe to use from many threads."""
+    """Draws the negatives of batches of links of one edge type. Thread-safe."""
 
     def __init__(
         self, store: Store, edge_type: EdgeType, direction: Direction, how: NegativeSampling, time_attr: str | None
@@ -66,12 +67,12 @@ class NegativeSampler:
         Args:
             store: The graph's store.
             edge_type: The edge type of the links.
-            direction: A direction that the store holds; in it, existing edges are looked for.
+            direction: A direction that the store holds; existing edges are looked up in it.
             how: The settings.
-            time_attr: The node feature that says when a node came to be, or None.
+            time_attr: The node feature that holds the creation times of nodes, or None.
 
         Raises:
-            SettingsError: Weights of another length than there are nodes.
+            SettingsError: The number of weights is not the number of nodes.
         """
         self.how = how
         self._store = store
@@ -79,7 +80,7 @@ class NegativeSampler:
         self._direction = direction
         self._time_attr = time_attr
         self._end_types = (edge_type[0], edge_type[2])
-        # A held-out link is a link, and so is one that is left in the graph beside its held-out copies.
+        # Negatives must be neither held-out links nor links in the edge types that they were held out from.
         self._holders = ((edge_type, False), *store.schema.holders_of(edge_type))
         self._num_nodes = [store.book.num_ids(node_type) for node_type in self._end_types]
         self._weight_sums = [
@@ -91,17 +92,18 @@ class NegativeSampler:
         ]  # fmt: skip
 
     def draw(self, positives: Positives, rng_seed: int) -> IntArray:
-        """int64[2, num_negatives], keys of sources and destinations of a batch's negatives.
+        """Draw the negatives of a batch: int64[2, num_negatives], keys of sources and destinations.
 
-        Negative ``k`` belongs to positive ``k % len(positives)``: triplets and in-batch negatives have its source, and
-        the nodes of a negative are no newer than its time; where no such nodes are found, the earliest of those tried.
+        Negative ``k`` belongs to positive ``k % len(positives)``. Triplets and in-batch negatives have the positive's
+        source. The nodes of a negative are no newer than the positive's time; if no such node is found, the earliest
+        candidate is taken.
 
         Args:
             positives: The links of the batch; at least one.
-            rng_seed: The seed of the batch.
+            rng_seed: The rng seed of the batch.
 
         Raises:
-            SettingsError: Strict negatives that a bounded search did not find.
+            SettingsError: A bounded search did not find enough strict negatives.
         """
         batch = _Batch(self, positives, rng_seed)
         num_negatives = self.how.num_negatives(len(positives))
@@ -114,7 +116,7 @@ class NegativeSampler:
         return keys
 
     def _draw_in_batch(self, batch: _Batch, keys: IntArray) -> IntArray:
-        """Fill in negatives from the batch's own destinations; the positions for which there is none are returned."""
+        """Fill in negatives with the batch's destinations; return the positions that are still missing."""
         positions = np.arange(keys.shape[1], dtype=np.int64)
         if len(batch.positives) == 1:
             return positions
@@ -127,7 +129,7 @@ class NegativeSampler:
         return np.flatnonzero(ranks)
 
     def _draw_from_graph(self, batch: _Batch, keys: IntArray, positions: IntArray) -> None:
-        """Fill in negatives from the whole graph."""
+        """Fill in negatives with nodes of the whole graph."""
         if not batch.is_choosy:
             keys[:, positions] = batch.pairs(positions, np.zeros_like(positions))
             return
@@ -147,13 +149,13 @@ class NegativeSampler:
         return self._time_attr is not None and self._time_attr in self._store.schema.nodes[self._end_types[end]]
 
     def node_times(self, end: int, keys: IntArray) -> IntArray:
-        """int64[n], when nodes at an end came to be."""
+        """int64[n], creation times of nodes at an end."""
         name, node_type = str(self._time_attr), self._end_types[end]
         request = FetchRequest(entity=node_type, names=(name,), ids=self._store.lookup(node_type, keys))
         return np.asarray(self._store.fetch([request])[0][name], np.int64)
 
     def are_edges(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:
-        """bool[n], whether there is a link between two nodes, in its edge type or where such links were taken to."""
+        """bool[n], whether pairs are links, in the edge type itself or in types related by ``holders_of``."""
         src_ids = self._store.lookup(self._edge_type[0], src_keys)
         dst_ids = self._store.lookup(self._edge_type[2], dst_keys)
         are_found = np.zeros(len(src_ids), np.bool_)
@@ -176,7 +178,7 @@ class NegativeSampler:
 
 
 class _Batch:
-    """The candidates of one batch and what they are worth."""
+    """Candidates of one batch, and their ranks."""
 
     def __init__(self, sampler: NegativeSampler, positives: Positives, rng_seed: int) -> None:
         self._sampler = sampler
@@ -186,14 +188,14 @@ class _Batch:
         self._has_own_sources = sampler.how.mode == "binary" and not sampler.how.in_batch
         self._is_timed = [positives.times is not None and sampler.has_node_times(end) for end in (0, 1)]
         self.is_choosy = sampler.how.strict or self._is_timed[1]
-        """Not every candidate's destination is good."""
+        """Whether candidates may be refused."""
 
     @cached_property
     def _known(self) -> _PairSet:
         return _PairSet(self.positives.src_keys, self.positives.dst_keys)
 
     def pairs(self, positions: IntArray, turns: IntArray) -> IntArray:
-        """int64[2, n], candidates from the whole graph; their sources are early enough as far as such are found."""
+        """int64[2, n], candidates from the whole graph, with early sources if such are found."""
         dst_keys = self._sampler.draw_end(1, self._seeds[1], positions, turns)
         if not self._has_own_sources:
             src_keys = self.positives.src_keys[positions % len(self.positives)]
@@ -204,15 +206,16 @@ class _Batch:
         return np.stack([src_keys, dst_keys])
 
     def other_destinations(self, num_negatives: int) -> Candidates:
-        """Candidates from the batch: each positive's source with the destinations of the others, in a random order.
+        """Make candidates: a positive's source with other positives' destinations, in random order.
 
-        In one turn no positive has the same other one twice, unless there are more negatives than others.
+        In one turn no positive gets the same destination's link twice, unless it has more negatives than there are
+        other positives.
         """
         num_positives = len(self.positives)
         num_others = num_positives - 1
         shifts = np.empty(num_others, np.int64)
         permute_range(0, num_others, np.uint64(self._order_seed), shifts)
-        # A stride that has no factor in common with the number of others leads to all of them.
+        # A stride that is coprime to the number of others visits all of them.
         stride = max(1, -(-num_negatives // num_positives))
         while math.gcd(stride, num_others) != 1:
             stride += 1
@@ -226,7 +229,7 @@ class _Batch:
         return candidates
 
     def rank(self, positions: IntArray, keys: IntArray) -> NDArray[np.uint64]:
-        """``NEVER`` for pairs that are edges, where that matters; of others, how much their destination is too new."""
+        """uint64[n]: how much a pair's destination is too new; ``NEVER`` for edges if ``strict``."""
         late = self._lateness(1, positions, keys[1])
         if not self._sampler.how.strict:
             return late
@@ -236,7 +239,10 @@ class _Batch:
         return np.where(is_known, NEVER, late)
 
     def _early_sources(self, positions: IntArray, turns: IntArray) -> IntArray:
-        """Sources no newer than their link; where none is found, the earliest of those tried. Equal turns run on."""
+        """Find sources no newer than their link, else the earliest source tried.
+
+        Equal pairs of position and turn must be adjacent; they share one search.
+        """
         is_first = np.ones(len(positions), np.bool_)
         is_first[1:] = (positions[1:] != positions[:-1]) | (turns[1:] != turns[:-1])
         own_positions, own_turns = positions[is_first], turns[is_first] << 32
@@ -252,19 +258,19 @@ class _Batch:
         return keys
 
     def _lateness(self, end: int, positions: IntArray, keys: IntArray) -> NDArray[np.uint64]:
-        """How much later than its link each node came to be; 0 where it was there in time."""
+        """uint64[n]: how much later than its link each node was created; 0 if it is no newer."""
         times = self.positives.times
         if times is None or not self._is_timed[end]:
             return np.zeros(len(keys), np.uint64)
         node_times = self._sampler.node_times(end, keys)
         link_times = times[positions % len(self.positives)]
-        # The difference of two int64 need not fit one; modulo 2**64 it is right as uint64.
+        # The difference of two int64 may exceed int64; modulo 2**64 it is right as uint64.
         late = node_times.astype(np.uint64) - link_times.astype(np.uint64)
         return np.where(node_times > link_times, np.minimum(late, NEVER - np.uint64(1)), np.uint64(0))
 
 
 class _PairSet:
-    """Pairs of keys that can be asked for."""
+    """Set of pairs of keys."""
 
     def __init__(self, src_keys: IntArray, dst_keys: IntArray) -> None:
         self._src, self._dst = np.unique(src_keys), np.unique(dst_keys)
@@ -278,7 +284,7 @@ class _PairSet:
         return is_known
 
     def _encode(self, src_keys: IntArray, dst_keys: IntArray) -> IntArray:
-        """One number per pair, -1 for unknown keys; places among distinct keys are small, so two fit one int64."""
+        """int64[n], one number per pair, from the keys' ranks among distinct keys; -1 for unknown keys."""
         src_places, dst_places = find_sorted(self._src, src_keys), find_sorted(self._dst, dst_keys)
         codes = src_places * len(self._dst) + dst_places
         codes[(src_places < 0) | (dst_places < 0)] = -1
@@ -288,17 +294,17 @@ class _PairSet:
 def _first_good(
     positions: IntArray, candidates: Candidates, rank: Ranks, max_turns: int | None = None
 ) -> tuple[IntArray, NDArray[np.uint64]]:
-    """The first good candidate of each position, in the order of turns, or else the first of the best ones.
+    """Find the first good candidate of each position in the order of turns, else the first of the best.
 
     Args:
         positions: int64[n].
-        candidates: What is tried in a turn.
-        rank: What it is worth.
-        max_turns: Turns after which candidates come again, or None.
+        candidates: Returns the candidates of given turns.
+        rank: Returns the ranks of candidates.
+        max_turns: Number of turns after which candidates repeat, or None.
 
     Returns:
         keys: int64[k, n].
-        ranks: uint64[n], 0 where a good candidate was found.
+        ranks: uint64[n], 0 if a good candidate was found.
     """
     best = candidates(positions, np.zeros_like(positions))
     ranks = rank(positions, best)

@@ -1,7 +1,4 @@
-"""Settings of negatives: how many a batch of links gets, and how they are drawn.
-
-These are the settings that a user gives; ``sample/negative_pairs.py`` draws by them.
-"""
+"""Settings of negative sampling, as a user gives them; ``sample/negative_pairs.py`` implements them."""
 
 from __future__ import annotations
 
@@ -20,21 +17,22 @@ from hopstream.graph.graph import hex_digest
 
 NegativeMode = Literal["binary", "triplet"]
 MAX_AMOUNT = 1 << 20
-"""Negatives per positive, at most."""
+"""Most negatives per positive."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NegativeSampling(Settings):
-    """How many negatives a batch of links gets, and where they come from.
+    """Settings of the negatives of batches of links.
 
     Attributes:
-        mode: ``binary``: pairs of nodes, labelled 0 beside the positives; ``triplet``: other destinations for the
-            source of each positive.
+        mode: ``binary`` draws pairs of nodes, labelled 0; ``triplet`` draws other destinations for the source of each
+            positive.
         amount: Negatives per positive; a batch of ``n`` positives gets ``ceil(n * amount)``. An integer for triplets.
-        src_weight: float64[number of source nodes], what sources are drawn in proportion to, or None for equal chances.
-        dst_weight: The same for destinations.
-        strict: A negative is never an edge of the graph, nor a positive of its batch.
-        in_batch: Destinations are those of the batch's other positives, and sources those of the positives.
+        src_weight: float64[number of source nodes], weights for drawing sources, or None for equal chances.
+        dst_weight: float64[number of destination nodes], weights for drawing destinations, or None for equal chances.
+        strict: Never draw an edge of the graph or a positive of the batch.
+        in_batch: Take the sources of the batch's positives, with the destinations of its other positives. Where there
+            is none that is allowed, draw from the whole graph.
     """
 
     mode: NegativeMode = "binary"
@@ -45,8 +43,8 @@ class NegativeSampling(Settings):
     in_batch: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Bring settings into one form and refuse those that cannot be met."""
-        mode = getattr(self.mode, "value", self.mode)  # PyG's is an enum
+        """Normalise the settings, and refuse invalid ones."""
+        mode = getattr(self.mode, "value", self.mode)  # PyG's mode is an enum
         check_choice("negative sampling: mode", mode, get_args(NegativeMode))
         self._keep("mode", mode)
         self._keep("amount", _checked_amount(self.amount, is_triplet=mode == "triplet"))
@@ -60,11 +58,11 @@ class NegativeSampling(Settings):
             raise SettingsError("negative sampling: triplets keep the source of a positive; leave src_weight out")
 
     def num_negatives(self, num_positives: int) -> int:
-        """How many negatives go with so many positives."""
+        """Number of negatives for a number of positives."""
         return math.ceil(num_positives * self.amount)
 
     def facts(self) -> dict[str, str]:
-        """What decides over the negatives, as JSON values."""
+        """The settings as JSON values, with digests of weights."""
         facts = {name: str(getattr(self, name)) for name in ("mode", "amount", "strict", "in_batch")}
         for name in ("src_weight", "dst_weight"):
             weights = getattr(self, name)
@@ -73,14 +71,14 @@ class NegativeSampling(Settings):
 
 
 def read_negative_sampling(neg_sampling: object, neg_sampling_ratio: object = None) -> NegativeSampling | None:
-    """What a user gave as negative sampling, in one form.
+    """Convert the user's argument to ``NegativeSampling``, or None for no negatives.
 
     Args:
         neg_sampling: A ``NegativeSampling``, a mode, a mapping of its settings, or PyG's record of that name.
-        neg_sampling_ratio: ``r`` stands for ``NegativeSampling("binary", r)``, and 0 for none.
+        neg_sampling_ratio: ``r`` means ``NegativeSampling("binary", r)``; 0 means no negatives.
 
     Raises:
-        SettingsError: It is none of these, both are given, or a setting cannot be met.
+        SettingsError: The argument is none of these, both are given, or a setting is invalid.
     """
     if neg_sampling_ratio is not None:
         if neg_sampling is not None:
@@ -108,7 +106,7 @@ def read_negative_sampling(neg_sampling: object, neg_sampling_ratio: object = No
 
 
 def _checked_amount(amount: object, *, is_triplet: bool) -> float:
-    """The amount as an ``int`` where it is a whole number, else as a ``float``."""
+    """Check the amount; return an ``int`` if it is a whole number, else a ``float``."""
     if not is_number(amount) or not 0 < float(amount) <= MAX_AMOUNT:  # type: ignore[arg-type]
         raise SettingsError(
             f"negative sampling: amount is {amount!r}; it must be a number above 0, at most {MAX_AMOUNT}"
@@ -122,7 +120,7 @@ def _checked_amount(amount: object, *, is_triplet: bool) -> float:
 
 
 def _checked_weights(name: str, given: Any) -> NDArray[np.float64] | None:
-    """An own float64 copy of weights, which may be a tensor on any device."""
+    """Check weights, an array or a tensor on any device, and return a read-only float64 copy."""
     if given is None:
         return None
     array = to_array(given)
@@ -133,7 +131,7 @@ def _checked_weights(name: str, given: Any) -> NDArray[np.float64] | None:
     if len(bad):
         raise SettingsError(f"{name}[{bad[0]}] is {weights[bad[0]]}; weights are finite and 0 or above")
     with np.errstate(over="ignore"):
-        total = float(np.cumsum(weights)[-1])  # as the draws add them up
+        total = float(np.cumsum(weights)[-1])  # the same sum as in the draws
     if not 0 < total < math.inf:
         raise SettingsError(f"{name} adds up to {total}; at least one weight must be above 0, and their sum finite")
     weights.flags.writeable = False

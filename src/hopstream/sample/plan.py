@@ -1,7 +1,7 @@
-"""The plan of a sample: which edge types are followed, from which frontier, and how many neighbours are drawn.
+"""Sampling plans: a DAG of ops that expand frontiers along edge types.
 
-A plan is a DAG of ops. An op expands the nodes that its inputs discovered and draws neighbours along one edge type.
-PyG's ``num_neighbors`` is one way to write a plan; one executor runs all of them.
+An op expands the nodes that its inputs discovered, and draws neighbours along one edge type. PyG's ``num_neighbors``
+converts to a plan; one executor runs all plans.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 from hopstream.store.contract import MAX_COUNT, REPLACING, STRATEGIES, LaborSeeds, Store, Strategy
 
 SEEDS = "seeds"
-"""The input that stands for the seeds themselves."""
+"""Name of the input that means the seeds."""
 
 NumNeighbors = Sequence[int] | Mapping[EdgeType, Sequence[int]] | Mapping[str, Sequence[int]]
 Expanded = Literal["new", "reached"]
-"""Which nodes an op expands: those that its inputs discovered, or all that their edges lead to."""
+"""Frontier of an op: nodes that its inputs discovered, or all nodes that their edges lead to."""
 MAX_HOPS = 64
 DEFAULTS = SamplingSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOp:
-    """One step of a plan: draw neighbours of newly found nodes along one edge type.
+    """One step of a plan: draws neighbours of a frontier along one edge type.
 
     Attributes:
-        name: Distinct in its plan; the draws depend on it.
+        name: Unique in its plan; the random draws depend on it.
         inputs: Ops (or ``SEEDS``) whose nodes are expanded; each node once.
         edge_type: The edge type to follow.
-        direction: ``in`` expands destinations and finds sources; ``out`` the other way round.
+        direction: ``in`` expands destinations and finds sources; ``out`` expands sources and finds destinations.
         count: Neighbours per node; -1 means all.
-        strategy: How they are chosen; see ``SampleRequest``.
-        expands: ``new``: the nodes that the inputs discovered, as in PyG, so that no node is expanded by two hops;
-            ``reached``: all that their edges lead to, as in TF-GNN, so that a node that two ops reach is expanded by
-            what follows either.
+        strategy: How neighbours are drawn; see ``SampleRequest``.
+        expands: ``new``: the nodes that the inputs discovered, as in PyG; no node is expanded in two hops.
+            ``reached``: all nodes that the inputs' edges lead to, as in TF-GNN; a node that two ops reach is expanded
+            after both.
     """
 
     name: str
@@ -54,36 +54,36 @@ class SampleOp:
 
     @property
     def expanded_type(self) -> str:
-        """The node type of the frontier."""
+        """Node type of the frontier."""
         return self.edge_type[2] if self.direction == "in" else self.edge_type[0]
 
     @property
     def found_type(self) -> str:
-        """The node type of the neighbours."""
+        """Node type of the neighbours."""
         return self.edge_type[0] if self.direction == "in" else self.edge_type[2]
 
     @property
     def rng_salt(self) -> int:
-        """64 bits that set this op's draws apart from those of every other op."""
+        """64 bits that make this op's random draws independent of other ops'."""
         return derive_seed(self.name, type_label(self.edge_type), self.direction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
-    """A checked DAG of ops in an order in which every op follows its inputs.
+    """A checked DAG of ops, in topological order.
 
     Attributes:
-        seed_types: Node types of the seeds; ``SEEDS`` as an input means those of the type that the op expands. Where
-            links are seeds: the types of sources and of targets, be they one type twice.
+        seed_types: Node types of the seeds; ``SEEDS`` as an input means the seeds of the type that the op expands. For
+            links, the types of sources and destinations, which may be equal.
         ops: The ops.
         num_hops: Length of the per-hop counts in the result; at least the depth of the DAG.
-        settings: How neighbourhoods are sampled. Ops say how their neighbours are chosen, and the direction that they
-            follow; edge types that no op follows are read in the direction of the settings, where the store holds it.
-            Trees may have several seeds, such as a link's ends.
-        wants_edge_ids: Also find the ids of the edges drawn.
-        reverse_types: For bidirectional subgraphs, the edge type that holds an edge type's reverses, said once for the
-            two; see ``reverse_of``.
-        hidden_types: Edge types that no op follows and that an induced subgraph leaves out, besides label types.
+        settings: Settings of sampling. Ops have their own strategy and direction. Edge types that no op follows are
+            read in the direction of the settings if the store holds it. A tree may have several seeds, such as a link's
+            ends.
+        wants_edge_ids: Also find the ids of the drawn edges.
+        reverse_types: For bidirectional subgraphs: edge type to the edge type of its reverses. One entry is enough for
+            a pair; see ``reverse_of``.
+        hidden_types: Edge types that an induced subgraph leaves out besides label types; no op follows them.
     """
 
     seed_types: tuple[str, ...]
@@ -95,7 +95,7 @@ class SamplePlan:
     hidden_types: frozenset[EdgeType] = frozenset()
 
     def __post_init__(self) -> None:
-        """Refuse undefined inputs, cycles and inputs that find another type than the op expands."""
+        """Check every op, and refuse undefined inputs, cycles, and inputs of another node type."""
         found: dict[str, str] = {}
         directions: dict[EdgeType, Direction] = {}
         for op in self.ops:
@@ -142,11 +142,11 @@ class SamplePlan:
 
     @property
     def directions(self) -> dict[EdgeType, Direction]:
-        """The edge types that the plan follows, and in which direction."""
+        """Edge types that the plan follows, to the direction of each."""
         return {op.edge_type: op.direction for op in self.ops}
 
     def directions_over(self, store: Store) -> dict[EdgeType, Direction]:
-        """The edge types that a subgraph has edges of, reverses that are added aside, and the direction of each.
+        """Edge types of a subgraph's edges, without added reverses, to the direction of each.
 
         The plan follows these edge types. An induced subgraph also has all others, except label types
         (``GraphSchema.label_types``) and ``hidden_types``.
@@ -156,15 +156,15 @@ class SamplePlan:
         return {**{t: direction for t in others if t not in self.hidden_types}, **self.directions}
 
     def direction_over(self, store: Store) -> Direction:
-        """The direction in which edge types are read that no op follows."""
+        """Direction for edge types that no op follows."""
         direction = self.settings.direction
         return direction if direction in store.directions else store.directions[0]
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
-        """The edge type that holds an edge type's reverses.
+        """The edge type that holds an edge type's reverses, or None if there is none.
 
-        That is the one that ``reverse_types`` names, or the first that it names this one for; an edge type between
-        nodes of one type that it does not mention is its own. None where there is none.
+        ``reverse_types`` names it in either direction. Otherwise, an edge type between nodes of one type is its own
+        reverse.
         """
         if edge_type in self.reverse_types:
             return self.reverse_types[edge_type]
@@ -172,7 +172,7 @@ class SamplePlan:
         return named_for[0] if named_for else edge_type if edge_type[0] == edge_type[2] else None
 
     def levels(self) -> list[list[SampleOp]]:
-        """Ops by depth: those of one level need only levels before it, so a level is one round trip."""
+        """Ops by depth. Ops of one level depend only on earlier levels, so a level is one round trip."""
         depth = {SEEDS: 0}
         levels: list[list[SampleOp]] = []
         for op in self.ops:
@@ -185,16 +185,15 @@ class SamplePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeedNodes:
-    """What one run of a plan starts from.
+    """Seeds of one run of a plan.
 
     Attributes:
-        ids: Node type to int64[n] ids; distinct inside a type, or inside a type and a tree where the plan is disjoint.
+        ids: Node type to int64[n] ids, distinct per type, or per type and tree if the plan is disjoint.
         rng_seed: 64 bits; the draws are a function of it and of the nodes' keys and trees.
-        trees: Node type to int64[n], the tree of each seed; several seeds may have one. None where the plan is not
-            disjoint.
-        times: int64[num_trees], the time of each tree, or None where the plan is not temporal.
-        excluded: Edge type to int64[2, m], ids of sources and of destinations: no edge between the two is followed.
-        labor: Seeds of the batch's variates; needed where an op's strategy is ``labor``.
+        trees: Node type to int64[n], the tree of each seed; seeds may share a tree. None if the plan is not disjoint.
+        times: int64[num_trees], the time of each tree, or None if the plan is not temporal.
+        excluded: Edge type to int64[2, m], ids of sources and destinations; no edge between such a pair is followed.
+        labor: Seeds of the batch's variates; required if an op's strategy is ``labor``.
     """
 
     ids: Mapping[str, IntArray]
@@ -214,21 +213,21 @@ def plan_from_num_neighbors(
     strategies: Mapping[EdgeType, Strategy] | None = None,
     wants_edge_ids: bool = False,
 ) -> SamplePlan:
-    """Write PyG's ``num_neighbors`` as a plan: in every hop, expand the nodes that the hop before discovered.
+    """Convert PyG's ``num_neighbors`` to a plan; a hop expands the nodes that the last one discovered.
 
     Args:
         schema: The graph's schema.
         num_neighbors: Neighbours per hop for all edge types, or per edge type (a tuple or ``src__rel__dst``); the key
-            ``"default"`` stands for the edge types that are not named. -1 means all, 0 does not follow the edge type.
-            Label types (``GraphSchema.label_types``) are followed only where they are named.
+            ``"default"`` covers edge types that are not named. -1 means all, 0 does not follow the edge type. Label
+            types (``GraphSchema.label_types``) are followed only if they are named.
         seed_types: Node types of the seeds.
-        settings: How neighbourhoods are sampled.
-        strategies: How neighbours of an edge type are chosen; ``uniform`` where it is not named.
-        wants_edge_ids: As of ``SamplePlan``.
+        settings: Settings of sampling.
+        strategies: Edge type to strategy; ``uniform`` for others.
+        wants_edge_ids: As in ``SamplePlan``.
 
     Raises:
-        UnknownNameError: A seed type or an edge type is not in the schema.
-        SettingsError: Counts below -1, edge types with different numbers of hops, or no hop at all.
+        UnknownNameError: The schema has no such seed type or edge type.
+        SettingsError: A count is below -1, edge types have different numbers of hops, or there is no hop.
     """
     for seed_type in seed_types:
         schema.check_node_type(seed_type)

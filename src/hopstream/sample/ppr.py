@@ -1,11 +1,10 @@
-"""Finds the neighbourhoods of seeds by personalised PageRank.
+"""Samples the neighbourhoods of seeds by personalised PageRank.
 
-The seeds of a batch are walked from together, in rounds: every node whose residual is large enough for its degree is
-pushed once per round, and the neighbour lists that a round needs and the batch does not have come in one round trip of
-the store. Order and sums depend on the order in which nodes are found and on nothing else.
+All seeds of a batch are processed together, in rounds. A round pushes every node whose residual is large enough for its
+degree. It fetches the neighbour lists that the batch lacks in one round trip of the store, each list once per batch.
 
-Nodes of all types are numbered together, as slots, in the order in which they are found. A list is asked for once per
-batch, and all lists that a round needs are asked for in one round trip.
+Nodes of all types are numbered together, as slots, in the order of discovery. Orders and sums depend on that order
+only.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ class FetchedLists:
     """Neighbour lists of one edge type that were fetched together.
 
     Attributes:
-        slots: int64[n], the nodes whose lists they are.
-        counts: int32[n], their lengths.
-        first: Where they begin in ``KnownGraph.neighbors``.
-        edge_ids: int64[counts.sum()], or None where they were not asked for.
+        slots: int64[n], the nodes of the lists.
+        counts: int32[n], lengths of the lists.
+        first: Position of the first list in ``KnownGraph.neighbors``.
+        edge_ids: int64[counts.sum()], or None if they were not requested.
     """
 
     slots: IntArray
@@ -52,18 +51,19 @@ class FetchedLists:
 
 
 class KnownGraph:
-    """What walks of one batch can see; reused from batch to batch.
+    """Nodes and neighbour lists fetched for one batch; reused from batch to batch.
 
     Attributes:
         types: int32[>= num_slots], number of the node type of each slot.
-        degrees: int64[>= num_slots], edges of all types followed from it.
-        lists: int64[>= num_slots, num_columns, 2], first neighbour and their number, per edge type followed.
+        degrees: int64[>= num_slots], edges of each slot, over all followed edge types.
+        lists: int64[>= num_slots, num_columns, 2], position of the first neighbour and number of neighbours, per
+            followed edge type.
         neighbors: int64[>= all lists], slots of neighbours.
-        fetched: Edge type to the lists in the order in which they came.
+        fetched: Edge type to its lists, in the order in which they were fetched.
     """
 
     def __init__(self, store: Store, plan: PPRPlan, wants_edge_ids: bool) -> None:
-        """Know nothing of ``store`` yet."""
+        """Start empty, for a plan over ``store``."""
         self._store = store
         self._plan = plan
         self._wants_edge_ids = wants_edge_ids
@@ -81,16 +81,16 @@ class KnownGraph:
 
     @property
     def num_slots(self) -> int:
-        """Nodes known."""
+        """Number of known nodes."""
         return self._map.num_nodes
 
     def ids_of(self, slots: IntArray) -> IntArray:
-        """int64[n] ids, in the types of the slots."""
+        """int64[n], ids of slots, each in its node type."""
         ids: IntArray = self._map.node_ids[slots] & ID_MASK
         return ids
 
     def begin(self, seeds: SeedNodes) -> dict[str, IntArray]:
-        """Forget everything but the seeds, and return their slots by type: 0, 1, … by first occurrence."""
+        """Begin a batch with its seeds; return their slots by type: 0, 1, … by first occurrence."""
         self._map.reset()
         self._num_neighbors = 0
         self._rng_seed = seeds.rng_seed
@@ -103,11 +103,11 @@ class KnownGraph:
         return slots
 
     def fetch(self, slots: IntArray, columns: IntArray) -> None:
-        """Fetch neighbour lists, then the degrees of the nodes that they bring.
+        """Fetch neighbour lists, then the degrees of the new nodes in them.
 
         Args:
             slots: int64[n], nodes.
-            columns: int64[n], which of the edge types followed from each; no pair twice.
+            columns: int64[n], column of a followed edge type for each node; pairs are distinct.
         """
         types = self.types[slots]
         asked: list[tuple[EdgeType, int, IntArray]] = []
@@ -151,7 +151,7 @@ class KnownGraph:
         self._map.assign(pairs, slots)
 
     def _describe(self, num_known: int) -> None:
-        """Find type and degree of all nodes after the first ``num_known``; they have no lists yet."""
+        """Set type and degree of all nodes after the first ``num_known``, and mark their lists as not fetched."""
         num_slots = self.num_slots
         if num_slots > len(self.types):
             self.types, self.degrees, self.lists = (
@@ -171,7 +171,7 @@ class KnownGraph:
 
 
 def _grown(array: NDArray[Any], num_used: int, num_wanted: int) -> NDArray[Any]:
-    """An array of at least twice the length, with what is used of the old one."""
+    """Copy the used part of an array to a new one of at least twice the length."""
     larger = np.empty((max(num_wanted, 2 * len(array), FIRST_CAPACITY), *array.shape[1:]), array.dtype)
     larger[:num_used] = array[:num_used]
     return larger
@@ -183,16 +183,16 @@ NO_IDS: IntArray = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PPRNeighborhoods(Subgraph):
-    """The neighbourhoods of some seeds.
+    """Neighbourhoods of some seeds.
 
-    Nodes are the seeds, then their neighbours in order of first occurrence. Edges are those that were read and whose
-    both ends are among the nodes, where they were asked for.
+    Nodes are the seeds, then their neighbours in order of first occurrence. On request there are edges: the fetched
+    ones with both ends among the nodes.
 
     Attributes:
-        edge_index: ``(seed type, "ppr", node type)`` to int64[2, n], slots of seeds and of their neighbours, each
-            seed's by falling score.
-        edge_attr: Of these, float64[n, 2 or 2 + 3 * channels]: score, proximity, and of each channel score, proximity
-            and presence.
+        edge_index: ``(seed type, "ppr", node type)`` to int64[2, n], slots of seeds and of their neighbours, by falling
+            score for each seed.
+        edge_attr: ``(seed type, "ppr", node type)`` to float64[n, 2 or 2 + 3 * channels]: score, proximity, and for
+            each channel score, proximity and presence. Proximity is ``1 / (1 + hop)``.
     """
 
     edge_index: Mapping[EdgeType, IntArray]
@@ -200,7 +200,7 @@ class PPRNeighborhoods(Subgraph):
 
 
 class _Walks:
-    """The arrays of ``kernels/ppr.py`` that hold what walks reached; reused from batch to batch."""
+    """Arrays of ``kernels/ppr.py`` that hold the nodes that walks reached; reused from batch to batch."""
 
     def __init__(self) -> None:
         self.walks: IntArray = np.empty((0, 4), np.int64)
@@ -212,7 +212,7 @@ class _Walks:
         self._allocate(1 << 12)
 
     def begin(self, num_seeds: int, num_channels: int, alpha: float) -> None:
-        """Forget everything; one walk per seed and channel."""
+        """Begin a batch with one walk per seed and channel."""
         num_walks = num_seeds * num_channels
         if num_walks * kernels.FIRST_CAPACITY > len(self.slots):
             self._allocate(num_walks * kernels.FIRST_CAPACITY)
@@ -225,13 +225,13 @@ class _Walks:
         )  # fmt: skip
 
     def end_round(self) -> None:
-        """What was queued for the next round is queued now."""
+        """Make the next round's queue the current one."""
         self.queue, self.next_queue = self.next_queue, self.queue
         self.queue_counts, self.next_counts = self.next_counts, self.queue_counts
         self.next_counts[:] = 0
 
     def grow(self) -> None:
-        """Twice the room, with everything in its place."""
+        """Double the arrays, and keep their content."""
         old = self._arrays()
         self._allocate(2 * len(self.slots))
         for smaller, larger in zip(old, self._arrays(), strict=True):
@@ -251,25 +251,25 @@ class _Walks:
 
 
 class PPRRunner:
-    """Finds neighbourhoods over one store, batch after batch, in reused memory. One thread uses one runner."""
+    """Samples neighbourhoods over one store for many batches, in reused memory. Not thread-safe."""
 
     def __init__(self, store: Store, plan: PPRPlan, wants_edge_ids: bool = False) -> None:
-        """Follow a plan made for ``store``; ids of sampled edges only where they are wanted."""
+        """Run a plan made for ``store``; find ids of sampled edges if ``wants_edge_ids``."""
         self._store = store
         self.plan = plan
         self._graph = KnownGraph(store, plan, wants_edge_ids and plan.settings.include_sampled_edges)
         self._walks = _Walks()
 
     def run(self, seeds: SeedNodes) -> PPRNeighborhoods:
-        """The neighbourhoods of some seeds.
+        """Sample the neighbourhoods of some seeds.
 
         Args:
-            seeds: Ids of the plan's seed types. A seed that occurs again has a slot of its own, and others reach it in
-                its first one. Only lists that are cut short depend on ``rng_seed``, and on the nodes' keys. Pairs in
-                ``excluded`` are in no list, though a node's degree counts them.
+            seeds: Ids of the plan's seed types. A repeated seed gets a slot of its own; edges from other seeds lead to
+                its first slot. ``rng_seed`` affects only lists that are cut to ``num_neighbors_per_hop``. Pairs in
+                ``excluded`` are in no list, but they count in degrees.
 
         Raises:
-            SettingsError: A walk went past one of the settings' limits.
+            SettingsError: A walk exceeded ``max_rounds`` or ``max_nodes_touched``.
         """
         settings, graph, walks = self.plan.settings, self._graph, self._walks
         seed_slots = graph.begin(seeds)
@@ -293,11 +293,11 @@ class PPRRunner:
         return self._assemble(slots, attributes, counts, seed_slots)
 
     def run_group(self, group: Iterable[SeedNodes]) -> Iterator[PPRNeighborhoods]:
-        """The neighbourhoods of several batches, one after the other; see ``run``."""
+        """Sample several batches one after the other; see ``run``."""
         return map(self.run, group)
 
     def _wanted(self) -> tuple[IntArray, IntArray]:
-        """Slots and columns of the lists that this round needs and the batch does not have."""
+        """Slots and columns of the lists that this round needs and that are not fetched."""
         walks, graph, follows = self._walks, self._graph, self.plan.follows
         wanted = np.empty((2, int(walks.queue_counts.sum()) * follows.shape[2]), np.int64)
         num_wanted = kernels.collect_wanted(
@@ -307,7 +307,7 @@ class PPRRunner:
         return wanted[0, :num_wanted], wanted[1, :num_wanted]
 
     def _push(self, opens: bool) -> None:
-        """One round; where the arrays are full it goes on in larger ones."""
+        """Run one round; grow the arrays when they are full."""
         settings, graph, walks = self.plan.settings, self._graph, self._walks
         walk = turn = 0
         while True:
@@ -339,7 +339,7 @@ class PPRRunner:
         )
 
     def _describe_seed(self, walk: int) -> str:
-        """The seed of a walk as users know it, by key."""
+        """Type and key of a walk's seed, for messages."""
         slot = np.array([walk // self.plan.num_channels])
         seed_type = self.plan.node_types[self._graph.types[slot[0]]]
         request = FetchRequest(entity=seed_type, names=(KEY,), ids=self._graph.ids_of(slot))
@@ -347,7 +347,7 @@ class PPRRunner:
         return f"{seed_type} {int(np.asarray(answer[KEY])[0])}"
 
     def _select(self, num_seeds: int) -> tuple[IntArray, FloatArray, IntArray]:
-        """Slots and attributes of all chosen nodes, seed by seed, and how many each seed has."""
+        """Choose nodes: return their slots and attributes, seed by seed, and their number per seed."""
         plan, graph, walks = self.plan, self._graph, self._walks
         num_types = len(plan.node_types)
         is_per_type = plan.settings.limit_per_type
@@ -377,11 +377,11 @@ class PPRRunner:
     def _assemble(
         self, slots: IntArray, attributes: FloatArray, counts: IntArray, seed_slots: Mapping[str, IntArray]
     ) -> PPRNeighborhoods:
-        """Number the chosen nodes per type, and repeat the rows of seeds that occur again.
+        """Number the chosen nodes per type, and repeat the rows of repeated seeds.
 
         Args:
             slots: int64[rows], chosen nodes of each distinct seed.
-            attributes: float64[rows, …] of them.
+            attributes: float64[rows, …], their attributes.
             counts: int64[num_distinct], rows of each distinct seed.
             seed_slots: Seed type to int64[n], the slot of each seed.
         """
@@ -405,7 +405,7 @@ class PPRRunner:
             edge_index[own_type] = np.stack([seeds[is_own], neighbors[is_own]])
             edge_attr[own_type] = attributes[is_own]
         subgraph = self._subgraph(seed_slots, new_slots, numbers)
-        # Names that leave those of the graph's own edges free.
+        # Without the prefix, the names would hide those of the graph's own edges.
         prefix = "ppr_" if plan.is_homogeneous and plan.settings.include_sampled_edges else ""
         return PPRNeighborhoods(
             node_ids=subgraph.node_ids, edges=subgraph.edges, num_sampled_nodes=subgraph.num_sampled_nodes,
@@ -428,7 +428,7 @@ class PPRRunner:
         return Subgraph(node_ids=node_ids, edges=edges, num_sampled_nodes=num_nodes, num_sampled_edges=None)
 
     def _sampled_edges(self, edge_type: EdgeType, numbers: IntArray) -> SampledEdges:
-        """The edges of one type that were read and whose both ends are numbered, in the order in which they came."""
+        """Fetched edges of one type with two numbered ends, in the order in which they were fetched."""
         direction = self.plan.settings.direction
         ends, edge_ids = [np.empty((2, 0), np.int64)], [NO_IDS]
         for lists in self._graph.fetched.get(edge_type, ()):
@@ -448,7 +448,7 @@ class PPRRunner:
 
 
 def _ranges_of(counts: IntArray, groups: IntArray) -> IntArray:
-    """The rows of each of some groups, where group ``i`` has ``counts[i]`` rows after those of the groups before it."""
+    """Row numbers of the given groups, concatenated; group ``i`` has ``counts[i]`` consecutive rows."""
     starts = offsets_of(counts)[groups]
     lengths: NDArray[Any] = counts[groups]
     shifts = starts - offsets_of(lengths)[:-1]

@@ -1,4 +1,4 @@
-"""Settings of personalised PageRank, and what they mean on a given graph."""
+"""Settings of personalised PageRank, and the plan that they make on a graph."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, typ
 from hopstream.store.contract import MAX_COUNT, Store
 
 PPR = "ppr"
-"""The relation of the edges from seeds to their neighbourhoods: ``(seed type, "ppr", node type)``."""
+"""Relation of the edges from seeds to their neighbourhoods: ``(seed type, "ppr", node type)``."""
 Channel = EdgeType | tuple[EdgeType, ...]
 RATIO_TOLERANCE = 1e-6
 MAX_NODES_TOUCHED = (1 << 31) - 1
 NO_FACTS = frozenset({"typed_channel_ratios", "direction", "edge_types", "max_rounds", "max_nodes_touched"})
-"""Fields that are limits, or that facts have in another form."""
+"""Fields that are limits, or that facts hold in another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPRSettings(Settings):
-    """How a seed's neighbourhood is found by personalised PageRank, and how much of it is wanted.
+    """Settings of neighbourhoods by personalised PageRank, by forward push.
 
     Attributes:
-        alpha: The chance that a walk ends at each node it comes to; the larger, the closer to the seed.
-        eps: A node is pushed while its residual is at least ``alpha * eps * degree``; the smaller, the more exact.
-        max_ppr_nodes: Nodes per seed at most, the seed among them.
-        enable_residual_topup: Nodes that were reached and not pushed fill what is left of ``max_ppr_nodes``, and the
-            score of every node is its score plus its residual.
-        num_neighbors_per_hop: Neighbours that a node passes on to along one edge type, drawn at random where it has
-            more; -1 means all.
-        max_fetch_iterations: Rounds in which a seed may pass along nodes that it has not passed along before; nodes
-            first pushed later keep their residual as score. None for no limit.
-        typed_channel_ratios: Edge type, or several that are followed together, to its share of ``max_ppr_nodes``; every
-            one is a channel with walks of its own. Shares add up to 1. None for one walk along all edge types.
-        include_sampled_edges: Also bring the edges that walks read and whose both ends are in the batch.
-        limit_per_type: ``max_ppr_nodes`` holds for each node type instead of all together.
-        direction: ``in`` walks from destinations to sources, ``out`` the other way.
-        edge_types: Edge types to follow; None for all, or all that channels name.
-        max_rounds: Rounds of pushing after which it is an error that a walk still goes on.
-        max_nodes_touched: Nodes that one walk may reach; more are an error.
+        alpha: Probability that a walk ends at each node, between 0 and 1; larger values stay closer to the seed.
+        eps: Precision: a node is pushed while its residual is at least ``alpha * eps * degree``.
+        max_ppr_nodes: Most nodes per seed, including the seed.
+        enable_residual_topup: Fill up to ``max_ppr_nodes`` with nodes that were reached but not pushed, and add
+            residuals to all scores.
+        num_neighbors_per_hop: Most neighbours that a node is pushed to along one edge type, drawn at random; -1 means
+            all.
+        max_fetch_iterations: Rounds in which nodes may be pushed for the first time. Later, such a node keeps its
+            residual as score and does not push it to neighbours. None means no limit.
+        typed_channel_ratios: Edge type, or a tuple of edge types, to its share of ``max_ppr_nodes``. Each is a channel
+            with its own walks along its edge types; shares add up to 1. None: one walk along all edge types.
+        include_sampled_edges: Include the edges that walks fetched, if both ends are in the batch.
+        limit_per_type: Apply ``max_ppr_nodes`` to each node type instead of all together.
+        direction: ``in`` walks from destinations to sources, ``out`` from sources to destinations.
+        edge_types: Edge types to follow. None: those of the channels, or all without channels.
+        max_rounds: Most rounds of pushing; a walk that needs more is an error.
+        max_nodes_touched: Most nodes that one walk may reach; more are an error.
     """
 
     alpha: float = 0.5
@@ -65,7 +65,7 @@ class PPRSettings(Settings):
     max_nodes_touched: int = 1_000_000
 
     def __post_init__(self) -> None:
-        """Refuse what no graph could meet, and keep plain numbers of what may be numpy's or tensors."""
+        """Check every field, and convert numbers of numpy or torch to plain ones."""
         for name, value, high in (("alpha", self.alpha, 1.0), ("eps", self.eps, math.inf)):
             if not is_number(value) or not 0 < value < high:
                 wanted = "between 0 and 1" if high == 1.0 else "above 0"
@@ -89,13 +89,13 @@ class PPRSettings(Settings):
             _check_ratios(self.typed_channel_ratios)
 
     def channels(self) -> list[tuple[EdgeType, ...]] | None:
-        """The edge types of each channel, in the order given, or None where there are no channels."""
+        """Edge types of each channel, in the given order, or None without channels."""
         if self.typed_channel_ratios is None:
             return None
         return [_edge_types_of(channel) for channel in self.typed_channel_ratios]
 
     def facts(self) -> dict[str, Any]:
-        """What decides over neighbourhoods beside direction and edge types, as a JSON value."""
+        """The settings that determine neighbourhoods, without direction and edge types, as a JSON value."""
         channels = self.channels()
         ratios = list((self.typed_channel_ratios or {}).values())
         shares: Any = channels and [
@@ -107,17 +107,17 @@ class PPRSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PPRPlan:
-    """Settings on one graph: which edge types are followed from which node type, in which channel.
+    """Plan on one graph: the edge types that each channel follows from each node type.
 
     Attributes:
-        settings: What the user asked for.
+        settings: The user's settings.
         seed_types: Node types of the seeds.
-        node_types: All node types of the schema; a type's number is its place here.
-        followed: Per node type, the edge types followed from it; an edge type's column is its place there.
-        follows: bool[num_channels, num_types, num_columns], which of them a channel follows.
-        targets: int64[num_channels], nodes that each channel should have.
-        is_homogeneous: The graph has no types.
-        found_types: Seed type to the node types that a walk from it can come to, its own first.
+        node_types: All node types of the schema; a type's number is its index here.
+        followed: Per node type, the edge types followed from it; an edge type's column is its index there.
+        follows: bool[num_channels, num_types, num_columns], whether a channel follows an edge type from a node type.
+        targets: int64[num_channels], number of nodes that each channel should get.
+        is_homogeneous: Whether the graph has no types.
+        found_types: Seed type to the node types that a walk from it can reach, its own first.
     """
 
     settings: PPRSettings
@@ -131,36 +131,36 @@ class PPRPlan:
 
     @property
     def num_channels(self) -> int:
-        """Walks per seed."""
+        """Number of walks per seed."""
         return len(self.targets)
 
     @property
     def own_types(self) -> tuple[EdgeType, ...]:
-        """The edge types from seeds to what is around them."""
+        """Edge types from seeds to their neighbourhoods."""
         return tuple((seed, PPR, found) for seed, found_types in self.found_types.items() for found in found_types)
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
-        """All edge types that are followed."""
+        """All followed edge types."""
         return tuple(edge_type for of_type in self.followed for edge_type in of_type)
 
 
 def plan_ppr(
     store: Store, settings: PPRSettings, *seed_types: str, hidden: Collection[EdgeType] = frozenset()
 ) -> PPRPlan:
-    """Check settings against a graph.
+    """Check settings against a graph and make a plan.
 
     Args:
-        store: The graph.
-        settings: What the user asked for.
+        store: The graph's store.
+        settings: The user's settings.
         *seed_types: Node types of the seeds.
-        hidden: Edge types that are not followed, as they hold labels or their reverses.
+        hidden: Edge types that hold labels or their reverses; they are not followed.
 
     Raises:
         UnknownNameError: The graph has no such node type or edge type.
         SettingsError: The dataset does not hold the direction, an edge type is named twice, a channel follows an edge
-            type that ``edge_types`` leaves out, the settings name a hidden edge type, no other is left, or the graph
-            has edges of the relation ``ppr`` already.
+            type that ``edge_types`` leaves out, the settings name a hidden edge type, no edge type is left to follow,
+            or the graph already has edges of the relation ``ppr``.
     """
     schema, direction = store.schema, settings.direction
     for seed_type in seed_types:
@@ -199,7 +199,7 @@ def plan_ppr(
 def _without_hidden(
     chosen: Sequence[EdgeType], hidden: Collection[EdgeType], *, is_named: bool
 ) -> tuple[EdgeType, ...]:
-    """Edge types to follow without those that hold labels."""
+    """Remove hidden edge types; raise ``SettingsError`` if one was named or none is left."""
     leaking = ", ".join(type_label(t) for t in chosen if t in hidden)
     if leaking and is_named:
         raise SettingsError(f"PPRSettings follow {leaking}, which holds labels or their reverses; leave it out")
@@ -234,7 +234,7 @@ def _chosen_edge_types(
 
 
 def _found_types(seed_type: str, edge_types: Sequence[EdgeType], direction: Direction) -> tuple[str, ...]:
-    """The seeds' type and every type that can be walked to from it, in order of distance."""
+    """The seeds' type and every type that walks can reach from it, in order of distance."""
     found = [seed_type]
     for node_type in found:
         for edge_type in edge_types:
@@ -245,10 +245,10 @@ def _found_types(seed_type: str, edge_types: Sequence[EdgeType], direction: Dire
 
 
 def _targets(settings: PPRSettings) -> IntArray:
-    """int64[num_channels], shares of ``max_ppr_nodes`` by largest remainder; equal ones go to earlier channels."""
+    """int64[num_channels], shares of ``max_ppr_nodes`` by largest remainder; earlier channels win ties."""
     limit = settings.max_ppr_nodes
     ratios = [1.0] if settings.typed_channel_ratios is None else list(settings.typed_channel_ratios.values())
-    # Rounded, so that a share such as 0.29 of 100, which is 28.999999999999996, counts as what it was meant to be.
+    # Rounded, because a share such as 0.29 of 100 is 28.999999999999996 in floating point.
     shares = [round(float(ratio) * limit, 9) for ratio in ratios]
     targets = [math.floor(share) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda channel: targets[channel] - shares[channel])
@@ -272,7 +272,7 @@ def _check_ratios(ratios: Mapping[Channel, float]) -> None:
 
 
 def _edge_types_of(channel: object) -> tuple[EdgeType, ...]:
-    """A channel's edge types: itself, or those that it is a tuple of."""
+    """A channel's edge types: the channel itself, or its items."""
     if isinstance(channel, tuple) and channel:
         edge_types = (channel,) if isinstance(channel[0], str) else channel
         if all(map(is_edge_type, edge_types)):

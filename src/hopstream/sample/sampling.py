@@ -1,4 +1,4 @@
-"""Checks settings of sampling against a store, and plans by them."""
+"""Checks settings of sampling against a store, and makes plans from them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Sampling:
     """Settings of sampling on one store.
 
     Attributes:
-        settings: What the user asked for.
+        settings: The user's settings.
         schema: The graph's types.
-        reverse_types: Edge type to the edge type that holds its reverses, both ways; edge types between two types of
-            nodes without a known reverse are not there.
+        reverse_types: Edge type to the edge type that holds its reverses, in both directions. Edge types without a
+            known reverse are left out.
     """
 
     settings: SamplingSettings
@@ -35,7 +35,7 @@ class Sampling:
         """Check settings against a store.
 
         Raises:
-            SettingsError: The dataset was not written for what is asked; the message says what can be done.
+            SettingsError: The dataset was not written for these settings; the message has a remedy.
             UnknownNameError: No type has a feature of that name, or there is no such edge type.
         """
         _check_feature("time_attr", settings.time_attr, store.time_attr, store.schema)
@@ -52,16 +52,16 @@ class Sampling:
         )
 
     def plan(self, num_neighbors: NumNeighbors, seed_types: tuple[str, ...], wants_edge_ids: bool) -> SamplePlan:
-        """The plan that draws as these options say.
+        """Make a plan with these settings.
 
         Args:
             num_neighbors: Neighbours per hop; see ``plan_from_num_neighbors``.
             seed_types: Node types of the seeds.
-            wants_edge_ids: Also find the ids of the edges drawn.
+            wants_edge_ids: Also find the ids of the drawn edges.
 
         Raises:
-            SettingsError: The counts are wrong, or the plan follows no edge type that an option could apply to.
-            UnknownNameError: A seed type or an edge type is not in the schema.
+            SettingsError: The counts are invalid, or an option applies to no edge type that the plan follows.
+            UnknownNameError: The schema has no such seed type or edge type.
         """
         is_bidirectional = self.settings.subgraph_type == "bidirectional"
         plan = plan_from_num_neighbors(
@@ -76,10 +76,10 @@ class Sampling:
         return replace(plan, reverse_types=self.reverse_types) if is_bidirectional else plan
 
     def labor_seeds(self, rng_seed: int, epoch: int, batch_index: int) -> LaborSeeds | None:
-        """Where the variates of one batch come from, or None where the drawing needs none.
+        """Seeds of the random variates of one batch, or None without ``labor`` sampling.
 
-        With a batch dependency of ``n``, batches ``kn`` to ``kn + n - 1`` move from one seed to the next in steps of
-        ``1 / n``, so that batches near each other find much the same neighbours.
+        With a batch dependency of ``n``, batches ``kn`` to ``kn + n - 1`` move from one rng seed to the next in steps
+        of ``1 / n``, so that consecutive batches share most of their neighbours.
         """
         if self.settings.drawing != "labor":
             return None
@@ -91,21 +91,21 @@ class Sampling:
         )
 
     def places_of_links(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:
-        """Where links and their reverses (True) are: their own type first, its reverse, what ``label_types`` says."""
+        """Edge types that hold links or their reverses (True): own type, its reverse, then others."""
         found = [(edge_type, False), *self.schema.holders_of(edge_type)]
         reverses = [(self._reverse_of(t), not is_back) for t, is_back in found]
         found[1:1] = [(t, is_back) for t, is_back in reverses if t is not None]
         return tuple(dict.fromkeys(found))
 
     def _reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
-        """The edge type that holds reverses; of links that no edge type of the graph holds, names decide."""
+        """The edge type that holds reverses; found by name if the graph does not have the given edge type."""
         is_known = edge_type in self.schema.edges
         return self.reverse_types.get(edge_type) if is_known else reverse_by_name(edge_type, self.schema.edges)
 
     def facts(self) -> dict[str, Any]:
-        """What decides over batches, by the name of its option; JSON values only.
+        """The settings that determine batches, as JSON values by option; without the direction.
 
-        All but the direction, which every loader names.
+        Every loader adds the direction itself.
         """
         settings = self.settings
         reverse_types = {type_label(t): type_label(reverse) for t, reverse in self.reverse_types.items()}
@@ -123,7 +123,7 @@ class Sampling:
         return tuple(t for t, features in self.schema.edges.items() if self.settings.weight_attr in features)
 
     def _strategies(self) -> dict[EdgeType, Strategy]:
-        """Edge types that are not drawn uniformly."""
+        """Edge types that are not drawn uniformly, to their strategies."""
         settings = self.settings
         if settings.drawing == "labor":
             return dict.fromkeys(self.schema.edges, "labor")
@@ -134,7 +134,7 @@ class Sampling:
         return {}
 
     def _check_followed(self, followed: set[EdgeType]) -> None:
-        """Refuse options that no edge type of a plan can heed."""
+        """Refuse options that apply to no edge type of a plan."""
         settings = self.settings
         shown = ", ".join(sorted(map(type_label, followed))) or "none"
         if settings.is_temporal and not followed.intersection(self._timed_types()):
@@ -156,19 +156,19 @@ class Sampling:
 
 
 def find_reverse_types(schema: GraphSchema, given: ReverseTypes | None) -> dict[EdgeType, EdgeType]:
-    """Which edge type holds an edge type's reverses.
+    """Find the edge types that hold the reverses of edge types.
 
     Args:
         schema: The graph's types.
-        given: Edge type to its reverse, as tuples or ``src__rel__dst``; one way is enough. For edge types that are not
-            named names decide: ``("a", "r", "b")`` and ``("b", "rev_r", "a")`` are each other's reverses, and an edge
+        given: Edge type to its reverse, as tuples or ``src__rel__dst``; one entry per pair is enough. Other edge types
+            are matched by name: ``("a", "r", "b")`` and ``("b", "rev_r", "a")`` are each other's reverses, and an edge
             type between nodes of one type without such a partner is its own.
 
     Returns:
-        Both ways, in the order of the schema.
+        Edge type to reverse, both ways, in the order of the schema.
 
     Raises:
-        SettingsError: A reverse leads between other node types, or an edge type is given two.
+        SettingsError: A reverse joins other node types, or an edge type is given two reverses.
         UnknownNameError: The schema has no such edge type.
     """
     found: dict[EdgeType, EdgeType] = {}
@@ -188,7 +188,7 @@ def find_reverse_types(schema: GraphSchema, given: ReverseTypes | None) -> dict[
 
 
 def _check_feature(option: str, given: str | None, written: str | None, schema: GraphSchema) -> None:
-    """Refuse a time or weight that the dataset was not written for."""
+    """Refuse a ``time_attr`` or ``weight_attr`` that the dataset was not written with."""
     if given is None or given == written:
         return
     nodes = schema.nodes.values() if option == "time_attr" else ()

@@ -1,4 +1,4 @@
-"""Settings of sampling, which loaders of nodes and of links share."""
+"""Settings of sampling, shared by loaders of nodes and of links."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ MAX_BATCH_DEPENDENCY = 1 << 31
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings(Settings):
-    """How neighbourhoods are sampled. Every field is checked when the record is made, as far as it can be by itself.
+    """Settings of neighbour sampling. The record checks every field, but does not know the graph.
 
     Attributes:
-        replace: Draw neighbours with replacement; with ``sampling`` ``uniform`` or ``weighted``.
-        direction: ``in`` follows edges backwards, as message passing needs it; ``out`` forwards.
-        disjoint: Every seed, repeated or not, grows a tree of its own: no node is shared between trees, and ``batch``
-            int64[num_nodes] says which seed a node belongs to.
-        time_attr: The feature that holds times, with which the dataset was written. An edge's time is its own, or that
-            of the neighbour it leads to, or the later of the two; an edge without either is never left out. Only edges
-            up to a seed's time are followed, and trees are disjoint. None: times do not matter.
+        replace: Draw neighbours with replacement; with ``sampling`` ``uniform`` or ``weighted`` only.
+        direction: ``in`` follows edges from destination to source, as message passing needs; ``out`` from source to
+            destination.
+        disjoint: Every seed grows a tree of its own, repeated seeds as well. Trees share no nodes, and ``batch``
+            int64[num_nodes] holds the tree of each node.
+        time_attr: The feature that holds times; the dataset must have been written with it. An edge's time is its own
+            or its neighbour's, or the later one if both exist; edges without a time are always followed. Only edges up
+            to a seed's time are followed, and trees are disjoint. None ignores times.
         temporal_strategy: ``uniform`` draws among the edges up to the seed's time, ``last`` takes the latest.
-        time_inclusive: Edges at exactly the seed's time are followed too.
-        weight_attr: The edge feature that holds weights, with which the dataset was written. Edge types without it are
-            drawn uniformly. None: weights do not matter.
-        sampling: How neighbours are chosen: ``uniform`` (the default), ``weighted`` (the default with ``weight_attr``:
-            by successive draws in proportion to weight), ``top_k`` (the largest weights), or ``labor``: as ``uniform``
-            for each node, but so that the nodes of a batch find the same neighbours where they can; parallel edges are
-            drawn together, and of too many of them any.
-        layer_dependency: With ``labor``: choose by the same order of nodes in all hops.
-        batch_dependency: With ``labor``: let that order change slowly, over so many batches; 1 means a new one per
+        time_inclusive: Follow edges at exactly the seed's time too.
+        weight_attr: The edge feature that holds weights; the dataset must have been written with it. Edge types
+            without it are drawn uniformly. None ignores weights.
+        sampling: How neighbours are drawn. ``uniform`` is the default. ``weighted``, the default with ``weight_attr``,
+            draws one after the other in proportion to weight. ``top_k`` takes the largest weights. ``labor`` draws as
+            ``uniform`` for each node, but prefers neighbours that the batch's nodes have in common. It draws parallel
+            edges together, and any of them if there are too many.
+        layer_dependency: With ``labor``: use the same random order of nodes in all hops.
+        batch_dependency: With ``labor``: number of batches over which that order changes; 1 means a new order per
             batch.
-        subgraph_type: Edges of a batch: ``directional`` (those drawn), ``bidirectional`` (and the reverse of each), or
-            ``induced`` (all between the nodes found, of followed and of other edge types). Only the first has
-            ``num_sampled_edges``.
-        reverse_types: With ``bidirectional``: edge type to the one that holds its reverses. Not needed for
-            ``("a", "r", "b")`` with ``("b", "rev_r", "a")``, nor for an edge type between nodes of one type, which is
-            its own.
+        subgraph_type: Edges of a batch: ``directional`` (the drawn edges), ``bidirectional`` (the drawn edges and their
+            reverses), or ``induced`` (all edges between the sampled nodes, also of edge types that are not followed).
+            Only ``directional`` has ``num_sampled_edges``.
+        reverse_types: With ``bidirectional``: edge type to the edge type of its reverses. Not needed for
+            ``("a", "r", "b")`` with ``("b", "rev_r", "a")``, nor for edge types between nodes of one type, which hold
+            their own reverses.
 
     Raises:
-        SettingsError: A field is of the wrong kind, or two contradict each other.
+        SettingsError: A field has a wrong type, or two fields contradict each other.
     """
 
     replace: bool = False
@@ -69,7 +70,7 @@ class SamplingSettings(Settings):
         super().__post_init__()
         self._read_flags(SamplingSettings)
         self._read_integer("batch_dependency", 1, MAX_BATCH_DEPENDENCY)
-        # PyG's ``SubgraphType`` is an enumeration whose values are these words.
+        # PyG's ``SubgraphType`` is an enumeration with these strings as values.
         self._keep("subgraph_type", getattr(self.subgraph_type, "value", self.subgraph_type))
         check_choice("direction", self.direction, get_args(Direction))
         check_choice("temporal_strategy", self.temporal_strategy, get_args(TemporalStrategy))
@@ -114,15 +115,15 @@ class SamplingSettings(Settings):
 
     @property
     def drawing(self) -> Drawing:
-        """How neighbours are chosen in edge types that have what it needs."""
+        """``sampling`` with its default; edge types without weights are drawn uniformly."""
         return self.sampling or ("uniform" if self.weight_attr is None else "weighted")
 
     @property
     def is_temporal(self) -> bool:
-        """Every tree has a time, and edges after it are not seen."""
+        """Whether every tree has a time and follows no later edges."""
         return self.time_attr is not None
 
     @property
     def is_disjoint(self) -> bool:
-        """Every seed grows a tree of its own; always so with ``time_attr``."""
+        """Whether every seed grows a tree of its own; always with ``time_attr``."""
         return self.disjoint or self.is_temporal

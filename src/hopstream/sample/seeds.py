@@ -1,7 +1,7 @@
-"""The nodes that a loader, or a walk, starts from.
+"""Checks and stores the seed nodes of a loader or a walk.
 
-Users name seeds as they do for PyG: a split, keys, a mask, or nothing for all nodes; with the node type in front where
-the graph has several. Whatever they gave becomes one ``Seeds`` record, checked once.
+Users name seeds as for PyG: a split, keys, a mask, or None for all nodes, with the node type in front if the graph has
+several. They become one checked ``Seeds`` record.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from hopstream.schema import NODE
 from hopstream.store.contract import Store
 
 SeedsLike = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
-"""None, a split, keys or a mask; or a node type and one of these."""
+"""None (all nodes), a split, keys or a mask; or a pair of a node type and one of these; or a node type alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seeds:
-    """The nodes that an epoch goes through once.
+    """Seed nodes of one epoch.
 
     Attributes:
-        node_type: Their type.
-        num_seeds: How many there are, repetitions counted.
-        keys: int64[num_seeds], or None where they are all nodes of the type, in the order of their keys.
-        is_mask: They were given as a mask, so a seed's input id is its position in the mask, which is its key.
-        may_repeat: A key may occur more than once.
-        name: What they are in messages and saved states.
+        node_type: Type of the seeds.
+        num_seeds: Number of seeds, with repetitions.
+        keys: int64[num_seeds], or None for all nodes of the type, in order of keys.
+        is_mask: The seeds were given as a mask; the input id of a seed is then its key, its position in the mask.
+        may_repeat: Whether a key may occur more than once.
+        name: Name of the seeds in messages and saved states.
     """
 
     node_type: str
@@ -49,11 +49,11 @@ class Seeds:
         return positions if self.keys is None else self.keys[positions]
 
     def input_ids_at(self, positions: IntArray) -> IntArray:
-        """int64[n], the places of the seeds at some positions in what the user gave."""
+        """int64[n], positions in the user's input of the seeds at some positions."""
         return self.keys_at(positions) if self.is_mask else positions
 
     def fingerprint(self) -> str:
-        """Hex digits that change when the seeds do; takes about a second per gigabyte of keys."""
+        """Digest of the seeds in hex digits; takes about a second per gigabyte of keys."""
         digest = hashlib.blake2b(f"{self.name}\x1f{self.num_seeds}".encode(), digest_size=16)
         if self.keys is not None:
             digest.update(self.keys.data)
@@ -61,20 +61,20 @@ class Seeds:
 
 
 def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: str | None = None) -> Seeds:
-    """Check what the user gave as seeds, and bring it into one form.
+    """Check the user's seeds, and make one record of them.
 
     Args:
-        store: The graph's store; it is asked for splits.
+        store: The graph's store; splits are read from it.
         seeds: See ``SeedsLike``. In a graph with one node type the type may be left out; a node type alone means all of
             its nodes.
-        name: What the option is called in messages.
-        node_type: What type they are of where they do not say it; None where the graph decides.
+        name: Name of the option, for messages.
+        node_type: Default node type; None means the only one of the graph, if there is only one.
 
     Raises:
         UnknownNameError: The graph has no such node type or split.
-        IdRangeError: A key outside 0..n-1 of the node type.
-        SettingsError: No node type where the graph has several, a mask of the wrong length, keys that are not integers,
-            or no seeds at all.
+        IdRangeError: A key is outside 0..n-1 of the node type.
+        SettingsError: The node type is missing in a graph with several, a mask has a wrong length, keys are not
+            integers, or there are no seeds.
     """
     node_type, choice = _split_type(store, seeds, name, node_type)
     store.schema.check_node_type(node_type)
@@ -94,7 +94,7 @@ def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: s
 
 
 def _split_type(store: Store, seeds: SeedsLike, name: str, default: str | None) -> tuple[str, str | ArrayLike | None]:
-    """The node type, named, the default or the only one, and the rest."""
+    """Split the user's seeds into the node type (named, default or only one) and the rest."""
     types = list(store.schema.nodes)
     if default is None and len(types) == 1:
         default = types[0]
@@ -115,7 +115,7 @@ def _split_type(store: Store, seeds: SeedsLike, name: str, default: str | None) 
 
 
 def _is_pair(seeds: SeedsLike, types: Sequence[str]) -> TypeGuard[Sequence[Any]]:
-    """Whether seeds are a node type and something; two strings in a list without a node type are two raw ids."""
+    """Whether seeds are a pair that begins with a node type; a list of two other strings is two raw ids."""
     if not isinstance(seeds, (tuple, list)) or len(seeds) != 2 or not isinstance(seeds[0], str):
         return False
     return isinstance(seeds, tuple) or seeds[0] in types or not isinstance(seeds[1], str)
@@ -141,7 +141,7 @@ def _as_array(values: ArrayLike, name: str) -> Array:
 
 
 def _refuse_raw_ids(store: Store, node_type: str, array: Array, name: str) -> None:
-    """Raise ``SettingsError`` where strings stand for keys: a dataset finds nodes by key only."""
+    """Raise ``SettingsError`` for strings in place of keys: a dataset finds nodes by key only."""
     if array.dtype.kind not in "USO" or not len(array):
         return
     first = array[:1].tolist()[0]

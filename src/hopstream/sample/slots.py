@@ -1,4 +1,4 @@
-"""The memory that a running plan fills, batch after batch, and the requests of its ops to the store."""
+"""Slot maps and edge buffers of a running plan, and the requests of its ops to the store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SlotRange = tuple[int, int]
 
 
 class SlotMap:
-    """Ids to slots of one node type, reused from batch to batch.
+    """Maps ids to slots of one node type; reused from batch to batch.
 
     Attributes:
         node_ids: int64[>= num_nodes], the id of each slot.
         num_nodes: Slots in use.
         table: int64[capacity, 2], the hash table of ``kernels/relabel.py``.
         shift: 64 minus log2 of the capacity.
-        generation: Mark of the entries of this batch.
+        generation: Number that marks the table's entries of this batch; other entries are free.
     """
 
     def __init__(self) -> None:
@@ -34,16 +34,16 @@ class SlotMap:
         self.num_nodes = 0
 
     def reset(self) -> None:
-        """Forget all ids, at no cost."""
+        """Remove all ids in constant time."""
         self.generation += 1
         self.num_nodes = 0
 
     def slot_table(self, slots: IntArray) -> SlotTable:
-        """What kernels are given that write slots."""
+        """Make the argument of kernels that write slots."""
         return SlotTable(self.table, self.shift, self.generation, self.node_ids, self.num_nodes, slots)
 
     def assign(self, ids: IntArray, slots: IntArray, done: int = 0) -> None:
-        """Write the slot of each id from position ``done`` on."""
+        """Write the slot of each id from position ``done`` on; new ids get new slots."""
         while True:
             done, self.num_nodes = assign_slots(ids, done, self.slot_table(slots))
             if done == len(ids):
@@ -51,9 +51,9 @@ class SlotMap:
             self._grow()
 
     def number(self, ids: IntArray) -> tuple[IntArray, IntArray]:
-        """Distinct ids in the order in which they first occur, and int64[n], the slot of each id among them.
+        """Return the distinct ids in order of first occurrence, and int64[n], the slot of each id.
 
-        Both are new arrays. What the map held before is forgotten.
+        Both are new arrays. The map is reset first.
         """
         self.reset()
         slots = np.empty(len(ids), np.int64)
@@ -61,7 +61,7 @@ class SlotMap:
         return self.ids().copy(), slots
 
     def find(self, ids: IntArray) -> IntArray:
-        """int64[n], the slot of each id, -1 where it has none."""
+        """int64[n], the slot of each id; -1 if it has none."""
         slots = np.empty(len(ids), np.int64)
         look_up_slots(ids, self.table, self.shift, self.generation, slots)
         return slots
@@ -71,7 +71,7 @@ class SlotMap:
         return self.node_ids[: self.num_nodes]
 
     def trees(self) -> IntArray | None:
-        """int64[num_nodes], the tree of each slot; None where nodes are of no tree."""
+        """int64[num_nodes], the tree of each slot; None without trees."""
         return None
 
     def _allocate(self, capacity: int) -> None:
@@ -88,7 +88,7 @@ class SlotMap:
 
 
 class TreeSlotMap(SlotMap):
-    """Nodes of trees to slots of one node type: ``node_ids`` are pairs, ``tree << TREE_SHIFT | id``."""
+    """Slot map of nodes in trees: ``node_ids`` holds pairs, ``tree << TREE_SHIFT | id``."""
 
     def __init__(self) -> None:
         """Start small."""
@@ -97,7 +97,7 @@ class TreeSlotMap(SlotMap):
         self._num_unpacked = 0
 
     def reset(self) -> None:
-        """Forget all pairs, at no cost."""
+        """Remove all pairs in constant time."""
         super().reset()
         self._num_unpacked = 0
 
@@ -112,7 +112,7 @@ class TreeSlotMap(SlotMap):
         return trees
 
     def _up_to_date(self) -> IntArray:
-        """int64[2, num_nodes], ids and trees; every pair is unpacked once."""
+        """int64[2, num_nodes], ids and trees; unpacks each pair once."""
         first, last = self._num_unpacked, self.num_nodes
         if last > self._unpacked.shape[1]:
             unpacked = np.empty((2, len(self.node_ids)), np.int64)
@@ -150,7 +150,7 @@ class EdgeBuffer:
             self.slots, self.edge_ids = slots, edge_ids
 
     def append(self, src_slots: IntArray, dst_slots: IntArray, edge_ids: IntArray | None) -> None:
-        """Add edges that are in arrays already; edge ids are left open where they are None."""
+        """Add edges; with None, their edge ids stay undefined."""
         self.reserve(len(src_slots))
         first, last = self.num_edges, self.num_edges + len(src_slots)
         self.slots[0, first:last], self.slots[1, first:last] = src_slots, dst_slots
@@ -160,14 +160,14 @@ class EdgeBuffer:
 
 
 SLOT_BITS = 32
-"""Bits that a slot has where two are one int64."""
+"""Bits per slot in an int64 that holds two slots."""
 
 
 class ExcludedPairs:
-    """Pairs of nodes that no edge of one type may join, in the batch that they were given for."""
+    """Pairs of nodes of one batch between which no edge of one type is followed."""
 
     def __init__(self, pairs: IntArray) -> None:
-        """Take int64[2, m] ids of sources and of destinations, in any order and with repetitions."""
+        """Take int64[2, m] ids of sources and destinations, in any order; they may repeat."""
         self._ids = np.ascontiguousarray(pairs, np.int64)
         self._ends = SlotMap(), SlotMap()
         self._slots = np.empty_like(self._ids)
@@ -175,7 +175,7 @@ class ExcludedPairs:
             end.assign(self._ids[row], self._slots[row])
 
     def of_frontier(self, direction: Direction, ids: IntArray) -> IntArray | None:
-        """int64[2, n], the pairs whose expanded node is among ``ids``: expanded node and neighbour; None for none."""
+        """int64[2, n], expanded node and neighbour of pairs that expand nodes of ``ids``; None if none."""
         expanded = 1 if direction == "in" else 0
         found = self._ends[expanded].find(ids)
         is_asked = np.zeros(self._ends[expanded].num_nodes, np.bool_)
@@ -184,7 +184,7 @@ class ExcludedPairs:
         return pairs if pairs.size else None
 
     def join(self, src_ids: IntArray, dst_ids: IntArray) -> NDArray[np.bool_]:
-        """bool[n], whether the pair of a source and a destination is excluded."""
+        """bool[n], whether pairs of source and destination are excluded."""
         src_slots, dst_slots = self._ends[0].find(src_ids), self._ends[1].find(dst_ids)
         is_known = (src_slots >= 0) & (dst_slots >= 0)
         return is_known & np.isin(pairs_of_slots(src_slots, dst_slots), pairs_of_slots(*self._slots))
@@ -196,15 +196,15 @@ def pairs_of_slots(first: IntArray, second: IntArray) -> IntArray:
 
 
 def slots_of_pairs(pairs: IntArray) -> tuple[IntArray, IntArray]:
-    """The slots, int64[n] and int64[n], that ``pairs_of_slots`` made one number of."""
+    """Split the numbers of ``pairs_of_slots`` into two slots, int64[n] each."""
     return pairs >> SLOT_BITS, pairs & ((1 << SLOT_BITS) - 1)
 
 
 class OpRequests:
-    """Requests of one plan over one store, for one batch of seeds after the other. One thread uses one."""
+    """Makes the requests of one plan over one store, batch by batch. Not thread-safe."""
 
     def __init__(self, store: Store, plan: SamplePlan) -> None:
-        """Work out what does not change from batch to batch."""
+        """Compute what is the same for all batches."""
         self._plan = plan
         self._salts = {op.name: op.rng_salt for op in plan.ops}
         self._labor_salts = {
@@ -218,20 +218,20 @@ class OpRequests:
             if edge_type in timed_edge_types(store.schema, store.time_attr, direction)
         }
         self.excluded: dict[EdgeType, ExcludedPairs] = {}
-        """Edge type to the pairs of this batch."""
+        """Edge type to the excluded pairs of this batch."""
 
     def begin(self, seeds: SeedNodes) -> None:
-        """Turn to another batch."""
+        """Begin another batch."""
         self._seeds = seeds
         self.excluded = {t: ExcludedPairs(pairs) for t, pairs in seeds.excluded.items() if pairs.size}
 
     def of_op(self, op: SampleOp, ids: IntArray, trees: IntArray | None) -> SampleRequest:
-        """The request of an op.
+        """Make the request of an op.
 
         Args:
             op: The op.
             ids: int64[n], the nodes to expand.
-            trees: int64[n], their trees, or None where the plan is not disjoint.
+            trees: int64[n], their trees, or None if the plan is not disjoint.
         """
         return SampleRequest(
             edge_type=op.edge_type,
@@ -252,14 +252,14 @@ class OpRequests:
     def between(
         self, edge_type: EdgeType, direction: Direction, ids: IntArray, trees: IntArray | None, candidates: IntArray
     ) -> SampleRequest:
-        """A request for all edges that some nodes have to some others.
+        """Make a request for all edges between given nodes and candidates.
 
         Args:
             edge_type: The edge type.
             direction: The direction in which it is read; see ``SamplePlan.directions_over``.
-            ids: As for ``of_op``.
-            trees: As there.
-            candidates: int64[m], the other nodes, ascending and distinct: ids, or pairs where there are trees.
+            ids: int64[n], the nodes to expand.
+            trees: int64[n], their trees, or None if the plan is not disjoint.
+            candidates: int64[m], possible neighbours, ascending and distinct: ids, or pairs of tree and id.
         """
         return SampleRequest(
             edge_type=edge_type,
@@ -283,7 +283,7 @@ class OpRequests:
         return None if pairs is None else pairs.of_frontier(direction, ids)
 
     def _labor(self, op: SampleOp) -> LaborSeeds:
-        """The batch's variates for one op; where hops depend on each other, for all that find the same node type."""
+        """Seeds of an op's variates; with ``layer_dependency``, ops that find the same node type share them."""
         labor, salt = self._seeds.labor, self._labor_salts[op.name]
         if labor is None:
             raise SettingsError(f"op {op.name!r} draws with strategy 'labor'; give the seeds of its variates as labor")

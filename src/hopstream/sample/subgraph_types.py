@@ -1,19 +1,18 @@
-"""The edges that a subgraph has beside those that were drawn, or instead of them.
+"""Bidirectional and induced subgraphs: adds reverse edges, or replaces the drawn edges.
 
-*Bidirectional*: also the reverse of every edge drawn. An edge type that is its own reverse gets mirrored edges, each
-under the id of the edge that it mirrors; parallel edges that were drawn are mirrored one by one, and an edge is not
-mirrored where one was drawn the other way round between the same nodes. An edge type that has another as its reverse
-gets, for each pair of nodes that it joins and the other does not, the first true edge of the other between them, if the
-graph has one.
+*Bidirectional*: adds the reverse of every drawn edge. For an edge type that is its own reverse, drawn edges are
+mirrored, and a mirrored edge keeps the id of its original. Parallel edges are mirrored one by one. An edge is not
+mirrored if an edge in the other direction was drawn between the same nodes. If another edge type holds the reverses,
+each drawn pair of nodes without a drawn reverse gets the first stored edge of that type between them, if there is one.
 
-*Induced*: all edges between the nodes found, whether drawn or not, of the edge types that
-``SamplePlan.directions_over`` names. They are grouped by the node that an op of their direction expands, in the order
-of slots. PyG takes edge types without a fan-out too, and so does TF-GNN with ``edge_aggregation_method="node"``.
+*Induced*: all edges between the sampled nodes, of the edge types in ``SamplePlan.directions_over``. They are grouped by
+the node that an op of their direction expands, in the order of slots. PyG includes edge types without a fan-out too,
+and so does TF-GNN with ``edge_aggregation_method="node"``.
 
 Source: ``hetero_sample`` in pytorch_sparse's ``neighbor_sample_cpu.cpp``; ``find_connecting_edges`` in TF-GNN's
 ``sampler/unsupported/sampling_lib.py``.
 
-Neither has an edge between excluded nodes, after its tree's time or from one tree to another.
+Neither kind adds edges between excluded nodes, edges after a tree's time, or edges between trees.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ class Mirror:
         self._pairs = SlotMap()
 
     def complete(self, nodes: Nodes, edges: Edges, times: IntArray | None) -> None:
-        """Add the reverses of the edges drawn after them.
+        """Append the reverses of the drawn edges to the buffers.
 
         Args:
             nodes: Slots of each node type.
-            edges: Edges of each edge type, in and out.
-            times: int64[num_trees], the time of each tree; None where the plan is not temporal.
+            edges: Edges of each edge type; changed in place.
+            times: int64[num_trees], the time of each tree; None if the plan is not temporal.
         """
         num_drawn = {t: buffer.num_edges for t, buffer in edges.items()}
         for edge_type in self._own:
@@ -83,7 +82,7 @@ class Mirror:
         edges.append(dst_slots[is_missing], src_slots[is_missing], edges.edge_ids[: edges.num_edges][is_missing])
 
     def _missing_pairs(self, edges: EdgeBuffer, drawn: IntArray) -> IntArray:
-        """Pairs of slots, in order of first occurrence, that have an edge drawn but none in the buffer of reverses."""
+        """Reversed pairs of the drawn edges that ``edges`` lacks, in order of first occurrence."""
         pairs = self._pairs
         pairs.reset()
         pairs.assign(pairs_of_slots(*edges.slots[:, : edges.num_edges]), np.empty(edges.num_edges, np.int64))
@@ -111,7 +110,7 @@ class Mirror:
     def _is_visible(
         self, entity: tuple[EdgeType, Direction], edge_ids: IntArray, neighbor_ids: IntArray, limits: IntArray
     ) -> NDArray[np.bool_]:
-        """bool[n], whether edges are early enough; of parallel edges the first in stored order is the earliest."""
+        """bool[n], whether edges are within the time limits; the first of parallel edges is the earliest."""
         store, time_attr = self._store, self._store.time_attr
         if time_attr is None or not len(edge_ids):
             return np.ones(len(edge_ids), np.bool_)
@@ -138,11 +137,11 @@ class Inducer:
         self._directions = plan.directions_over(store)
 
     def complete(self, nodes: Nodes, edges: Edges) -> None:
-        """Put all edges between the nodes found in place of those drawn; all edge types in one call of the store.
+        """Replace the drawn edges by all edges between the sampled nodes, with one call of the store.
 
         Args:
             nodes: Slots of each node type.
-            edges: Edges of each edge type, out.
+            edges: Edges of each edge type; overwritten.
         """
         asked = []
         for edge_type, direction in self._directions.items():
@@ -151,7 +150,7 @@ class Inducer:
             expanded, found = ends if direction == "in" else ends[::-1]
             if expanded.num_nodes and found.num_nodes:
                 asked.append((edge_type, direction, expanded, found))
-        # Ids, or pairs where there are trees: each node has one slot, so they are distinct. Edge types share them.
+        # Ids, or pairs of tree and id; distinct, because each node has one slot. Edge types share them.
         members = {found: np.sort(found.node_ids[: found.num_nodes]) for _, _, _, found in asked}
         requests = [
             self._requests.between(edge_type, direction, expanded.ids(), expanded.trees(), members[found])

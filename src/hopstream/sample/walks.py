@@ -1,4 +1,4 @@
-"""Draws random walks, also those whose steps depend on where a walk came from.
+"""Random walks: uniform, by weight, along metapaths, with restarts, and node2vec's second-order walks.
 
 All walks of a batch take a step together: one request of the store for a step without memory, a few for one with it.
 Where all parts are mapped and edges are drawn uniformly, one call of a kernel takes many steps with memory.
@@ -276,7 +276,7 @@ def _first(is_it: NDArray[np.bool_]) -> IntArray:
 
 
 def _sorted_rows(reply: SampleReply) -> IntArray:
-    """The neighbours of each node, ascending; nodes are few enough to sort them as the upper bits of one number."""
+    """Sort the neighbours of each node, as the lower bits of numbers with the row in the upper bits."""
     rows = np.repeat(np.arange(len(reply.counts)) << TREE_SHIFT, reply.counts)
     return np.sort(rows | reply.neighbor_ids.astype(np.int64, copy=False)) & ((1 << TREE_SHIFT) - 1)
 
@@ -290,23 +290,22 @@ Metapath = Sequence[EdgeType | Step]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkSettings(Settings):
-    """How to walk.
+    """Settings of random walks.
 
     Attributes:
         length: Steps of a walk; None means once along the metapath.
-        metapath: Edge types to follow, one per step, or (edge type, direction) for a step in a direction of its own;
-            walks longer than it go along it again. None: the graph's only edge type, in every step.
-        direction: ``out`` walks along the edges, ``in`` against them; the dataset must hold it.
+        metapath: Edge types to follow, one per step, or (edge type, direction) for a step in another direction. Longer
+            walks repeat it. None: the graph's only edge type, in every step.
+        direction: ``out`` walks from source to destination, ``in`` from destination to source; the dataset must hold
+            the direction.
         num_walks: Walks from each start.
-        p: With 1/p, how readily a walk goes back to the node that it came from (node2vec's return parameter).
-        q: With 1/q, how readily it goes to nodes to which no edge leads from where it came from (node2vec's in-out
-            parameter).
-        restart_probability: With this chance, a step leads back to the start instead.
-        weight_attr: Draw edges in proportion to this feature, with which the dataset was written; edge types without it
-            uniformly.
-        rng_seed: Of all walks.
-        batch_size: Walks that are taken at a time. It decides over memory and over the number of requests, not over the
-            walks.
+        p: node2vec's return parameter: the step back to the previous node has the bias 1/p.
+        q: node2vec's in-out parameter: steps to nodes to which the previous node has no edge have the bias 1/q.
+        restart_probability: Probability that a step returns to the start instead.
+        weight_attr: Draw edges in proportion to this feature; the dataset must have been written with it. Edge types
+            without it are drawn uniformly.
+        rng_seed: Seed of all walks.
+        batch_size: Walks that are drawn together. It affects memory and the number of requests, not the walks.
     """
 
     length: int | None = None
@@ -426,9 +425,9 @@ class WalkArguments(WalkSettings):
 
     Attributes:
         source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store.
-        start: integer[num_starts] keys, a bool[num_nodes] mask, a split, or None for all nodes, as loaders take seeds;
-            with or without the node type in front, which is that from which the first step goes.
-        store_settings: Deadline, token and certificates, where servers are asked.
+        start: Nodes to start from: integer[num_starts] keys, a bool[num_nodes] mask, the name of a split, or None for
+            all nodes. A node type in front is optional; it must be the type that the first step starts from.
+        store_settings: Deadline, token and certificates for servers.
     """
 
     source: Source = field(kw_only=False)
@@ -441,14 +440,14 @@ def random_walks(arguments: WalkArguments) -> IntArray:
     """Walk at random from some nodes.
 
     Returns:
-        Keys, int64[num_starts * num_walks, length + 1], the start first; rows ``i * num_walks`` and on are the walks of
-        start ``i``. Column ``j`` holds nodes of the type that step ``j - 1`` leads to. After a node from which no edge
-        leads on, a row holds -1.
+        Keys, int64[num_starts * num_walks, length + 1], the start first; the walks of start ``i`` are the rows from
+        ``i * num_walks`` on. Column ``j`` holds nodes of the type that step ``j - 1`` leads to. After a node without an
+        edge to follow, a row holds -1.
 
     Raises:
-        SettingsError: An option outside its range, or one that the dataset cannot meet; no start at all.
+        SettingsError: An option is outside its range, the dataset cannot meet it, or there is no start.
         UnknownNameError: The graph has no such edge type or split.
-        IdRangeError: A start outside 0..n-1 of its type.
+        IdRangeError: A start is outside 0..n-1 of its type.
     """
     source = arguments.source
     store = open_store(source, arguments.store_settings)
@@ -468,14 +467,14 @@ def random_walks(arguments: WalkArguments) -> IntArray:
 
 @called_with(WalkArguments)
 def walk_batches(arguments: WalkArguments) -> Iterator[IntArray]:
-    """The walks of ``random_walks``, ``batch_size`` rows at a time, so that all of them need not fit into memory.
+    """Iterate over the walks of ``random_walks``, ``batch_size`` rows at a time, to bound memory.
 
-    What the iterator opened it closes at its end, or when it is closed or forgotten.
+    The iterator closes a store that it opened at its end, or when it is closed or collected.
 
     Raises:
-        SettingsError: As of ``random_walks``.
-        UnknownNameError: As there.
-        IdRangeError: As there.
+        SettingsError: As for ``random_walks``.
+        UnknownNameError: As for ``random_walks``.
+        IdRangeError: As for ``random_walks``.
     """
     source = arguments.source
     store = open_store(source, arguments.store_settings)

@@ -1,6 +1,6 @@
 """Stores, servers and clients: reads a dataset from a folder or over the network.
 
-``__init__.pyi`` lists them; each is loaded on first use.
+Each public name is loaded on first use; importing ``hopstream.serve`` loads neither torch nor numba.
 """
 
 from hopstream.public import public_names

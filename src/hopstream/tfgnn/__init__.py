@@ -1,6 +1,6 @@
 """TF-GNN's formats: schemas, sampling specs, ``tf.Example`` files and graphs as arrays.
 
-``__init__.pyi`` lists them; each is loaded on first use.
+Each public name is loaded on first use; importing ``hopstream.tfgnn`` loads neither torch nor numba.
 """
 
 from hopstream.public import public_names
