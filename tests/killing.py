@@ -18,7 +18,7 @@ TIMEOUT_S = 60
 
 
 def run_until(program: str, args: Sequence[object], limit: int = END, delay_s: float = 0.0) -> int:
-    """Run a program until it has printed ``limit`` lines, kill it ``delay_s`` later; return its exit status.
+    """Kill a program ``delay_s`` after it has printed ``limit`` lines; return its exit status.
 
     Args:
         program: Python text; it finds ``args`` in ``sys.argv[1:]``.

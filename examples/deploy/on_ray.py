@@ -1,4 +1,4 @@
-"""How are servers and trainers started on a Ray cluster?
+"""Starts servers and trainers on a Ray cluster, with certificates made for the run.
 
     python examples/deploy/on_ray.py parts/mag --parts 4 --trainers 8
 
@@ -71,7 +71,7 @@ class Authority:
         )  # fmt: skip
 
     def sign(self, request: str, host: str) -> tuple[str, str]:
-        """A certificate for whoever is at an IP address and has made the request, and the root that it leads to."""
+        """Sign a certificate request for an IP address; return the certificate and the root."""
         (self._path / "request.pem").write_text(request)
         (self._path / "extensions").write_text(MEMBER.format(host=host))
         openssl(
@@ -82,7 +82,7 @@ class Authority:
 
 
 def write_certificate(folder: Path, host: str, sign: Callable[[str, str], tuple[str, str]]) -> None:
-    """Make ``own.key`` and have ``own.pem`` signed, in a folder of this user alone; the root is ``ca.pem`` there."""
+    """Make ``own.key``, and get ``own.pem`` signed and the root as ``ca.pem``, in a private folder."""
     (folder / "config").write_text(AUTHORITY)
     openssl(
         folder, "req", "-new", *NEW_KEY, "-keyout", "own.key", "-out", "request.pem", "-config", "config",
@@ -116,7 +116,7 @@ class Server:
         return f"tls://{self._host}:{self._port}"
 
     def start(self, cluster: str, authority: ray.actor.ActorHandle) -> None:
-        """Start the server and wait until it is ready. It answers those who have a certificate of the authority."""
+        """Start the server and wait until it is ready; it accepts clients with a certificate of the authority."""
         folder = Path(self._folder.name)
         write_certificate(folder, self._host, signed_by(authority))
         self._process = subprocess.Popen(

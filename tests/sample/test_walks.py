@@ -191,7 +191,7 @@ def test_edges_are_read_node_by_node_where_two_have_too_many(store: Store, monke
 def test_edges_that_cost_too_much_are_read_after_the_last_round(
     store: Store, monkeypatch: pytest.MonkeyPatch, weight_attr: str | None
 ) -> None:
-    """From 2 and 3 no edge leads back to 1. The first rounds of uniform walks over mapped parts ask for nothing."""
+    """Nodes 2 and 3 have no edge to 1; the first rounds of walks over mapped parts make no request."""
     monkeypatch.setattr(walk_memory, "READ_COST", 1e9)
     asked = record_requests(store, monkeypatch)
     random_walks(store, [1] * 20, length=2, p=1e-12, rng_seed=RNG_SEED, weight_attr=weight_attr)
@@ -202,7 +202,7 @@ def test_edges_that_cost_too_much_are_read_after_the_last_round(
 
 @pytest.fixture(scope="module")
 def grown_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three parts with hubs, parallel edges, self loops and nodes without edges; some rows have grown since."""
+    """Make three parts with hubs, parallel edges, self loops, isolated nodes and appended rows."""
     rng = np.random.default_rng(RNG_SEED)
     ends = (rng.random((2, 4000)) ** 3 * 400).astype(np.int64)
     graph = Graph(nodes={"node": NodeTable(num_nodes=450)}, edges={TO: EdgeTable(src_keys=ends[0], dst_keys=ends[1])})

@@ -105,7 +105,7 @@ def try_candidates(
     tables: AddressTables, index: RowIndex, rule: WalkRule, draw_seed: np.uint64, judge_seed: np.uint64,
     num_candidates: int, walks: np.ndarray, previous: np.ndarray, nodes: Nodes, pending: np.ndarray, found: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
-    """Draw candidates, judge them, look for edges where that leaves one open, and take the first that is accepted.
+    """Draw candidates of each walk, decide on each by its bias, and take the first that is accepted.
 
     Candidates and verdicts are those of ``draw_neighbors`` with replacement and of ``judge_candidates``; what follows
     the one that is taken is neither drawn nor judged.

@@ -606,7 +606,7 @@ class _Batch:
         return walks[~is_restarting]
 
     def _take_steps(self, walks: IntArray, current: IntArray, number: int) -> IntArray:
-        """int64[steps, n], where each walk goes in the next step, and in those behind it that were taken as well."""
+        """Return int64[steps, n], the next nodes of each walk; more steps than one if a kernel took them."""
         if self._memory is not None:
             at_once = 1 if self._settings.restart_probability > 0 else STEPS_AT_ONCE
             seeds = [int(self._seed(n, "step")) for n in range(number, min(number + at_once, len(self._steps)))]
