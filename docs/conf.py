@@ -50,7 +50,11 @@ def show_settings(_app: object, kind: str, _name: str, value: object, _options: 
     """Show the fields of a settings record, which may be documented by the help of a flag alone."""
     if kind != "class" or not (isinstance(value, type) and issubclass(value, Settings)):
         return
-    lines[:] = (inspect.getdoc(value) or "").splitlines()
+    own = (inspect.getdoc(value) or "").splitlines()
+    if lines[:1] != own[:1]:  # the docstring of __new__ comes in a call of its own
+        lines.clear()
+        return
+    lines[:] = own
     helps = {one.name: one.metadata["help"] for one in dataclasses.fields(value) if "help" in one.metadata}
     if helps and "Attributes:" not in lines:
         lines[1:1] = ["", "Attributes:", *(f"    {name}: {text}." for name, text in helps.items()), ""]
