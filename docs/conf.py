@@ -35,7 +35,7 @@ DASH = " \u2013 "
 
 
 def keep_colons(_app: object, kind: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
-    """Let properties and results have colons in their text: Napoleon takes what stands before one for a type."""
+    """Keep colons in the text of properties and results; Napoleon would read the words before a colon as a type."""
     if kind in ("property", "attribute") and lines:
         lines[0] = lines[0].replace(": ", DASH)
     first = lines.index("Returns:") + 1 if "Returns:" in lines else len(lines)

@@ -210,7 +210,7 @@ class PlainScores:
 
 
 def test_loader(source: Path, batch_size: int, **options: Any) -> hopstream.LinkNeighborLoader:
-    """Load test triples with candidate tails, none of which is a tail of the head in any file (strict)."""
+    """Load test triples with candidate tails; no candidate is a tail of the head in any file (strict)."""
     return hopstream.LinkNeighborLoader(
         source, NUM_NEIGHBORS, (PREDICT, "test"), batch_size,
         neg_sampling=hopstream.NegativeSampling("triplet", NUM_CANDIDATES, strict=True),

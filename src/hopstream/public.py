@@ -13,10 +13,8 @@ from pathlib import Path
 
 from hopstream.checks import did_you_mean
 
-Getter = Callable[[str], object]
 
-
-def public_names(package: str, init_path: str) -> tuple[Getter, Callable[[], list[str]], list[str]]:
+def public_names(package: str, init_path: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     Args:

@@ -121,7 +121,7 @@ def test_damaged_chunks(run_command, npz: Path, tmp_path: Path):
 
 
 def write_tables(folder: Path) -> Path:
-    """Tables of two users, one of them with two rows, and of edges, one of which is dangling."""
+    """Tables of two users, one with two rows, and of edges with one dangling edge."""
     folder.mkdir()
     (folder / "users.csv").write_text("id,age\n7,30\n9,41\n7,50\n")
     (folder / "knows.csv").write_text("a,b\n7,9\n9,9\n9,8\n")

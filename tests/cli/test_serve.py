@@ -1,4 +1,4 @@
-"""Checks that the command serves parts to permitted clients until it is told to stop."""
+"""Checks that the command serves parts to permitted clients until it gets a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that ``hopstream up`` serves a dataset from several processes, none of which outlives it."""
+"""Checks that ``hopstream up`` serves a dataset from several processes and outlives them all."""
 
 from __future__ import annotations
 

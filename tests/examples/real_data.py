@@ -20,7 +20,7 @@ VARIABLE = "HOPSTREAM_DATA"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S, STOP_S = 110.0, 40.0
 LONG_RUN_S = 240.0
-"""Timeout for scripts that start many processes, each of which loads its libraries."""
+"""Timeout for scripts that start many processes; each process loads its libraries."""
 
 
 def real_data(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Checks that all kinds of tables name the same seeds, and that each flaw is told with its place."""
+"""Checks that all kinds of tables name the same seeds, and that each error names its place."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ NO_TABLE = np.empty((0, 2), np.int64)
 
 
 def make_tables(dtype: type = np.uint32, **tables: NDArray[Any]) -> AddressTables:
-    """Tables of parts, some of which are absent."""
+    """Tables of parts; some parts are absent."""
     none = {"offsets": NOTHING, "edge_offsets": NOTHING, "keys": NO_TABLE, "indptrs": NO_TABLE, "indices": NO_TABLE}
     return AddressTables(item=np.empty(0, dtype), **{**none, **tables})
 

@@ -1,4 +1,4 @@
-"""Tests that a cluster's token file lets in those who can read it, and is sent to nobody else."""
+"""Tests that users who can read a cluster's token file are admitted, and that the token goes to no other server."""
 
 from __future__ import annotations
 

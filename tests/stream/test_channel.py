@@ -1,4 +1,4 @@
-"""Examples of which batches a channel makes, in which order, and how many ahead.
+"""Examples of a channel's batches: their numbers, their order, and how many it makes ahead.
 
 The cases are small enough to be read as an explanation.
 """

@@ -444,7 +444,7 @@ class TestBufferBytes:
             assert [fetch(scheduler, 1, step) for step in range(60)] == [(0, step) for step in range(60)]
 
     def crowd(self, scheduler: Scheduler) -> None:
-        """Three channels, of which the first takes all the room."""
+        """Three channels; the first takes all the room."""
         for channel_id in (1, 2, 3):
             add(scheduler, channel_id, num_steps=9, credit=8)
             scheduler.begin(channel_id, 0, 0, 0)

@@ -114,7 +114,7 @@ def mutated(rng: random.Random, message: bytes) -> bytes:
 
 
 def mutations(aim: Aim, go_on: GoOn) -> int:
-    """Send a hello with the right, a wrong or no token, and then requests, of which most are mutated."""
+    """Send a hello with the right, a wrong or no token, then requests, most of them mutated."""
     rng = random.Random(SEED)
     messages = requests_of(aim)
     hellos = [encode_hello(aim.token), encode_hello("wrong"), encode_hello(None)]

@@ -91,7 +91,7 @@ class Halo:
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Node types with requested features of which no part got a copy."""
+        """Node types whose requested features no part copied."""
         return tuple(t for t, names in self.features.items() if names and not any(p.cached[t] for p in self.parts))
 
     def files_of(self, part: int) -> dict[str, FileRecord]:

@@ -57,7 +57,7 @@ class WorkFolder:
         return WorkFolder(root=self.root, top=self.top, path=self.path / name)
 
     def clear(self) -> None:
-        """Remove the content of the folder, first the job file: then nobody resumes from half of a job."""
+        """Remove the content of the folder, the job file first, so that no run resumes from half of a job."""
         (self.path / JOB_FILE).unlink(missing_ok=True)
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
         # PLACED, the record of a finished job, is removed after all other files. CHOICE_FILE, which identifies the

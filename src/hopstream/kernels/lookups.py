@@ -128,7 +128,7 @@ def _find_first(address: np.int64, length: np.int64, wanted: np.ndarray) -> np.i
 
 
 class RowIndex(NamedTuple):
-    """Tables of the neighbours of some long rows; whoever holds it keeps the memory.
+    """Index of the neighbours of long rows; ``LongRows`` owns its memory.
 
     Attributes:
         min_degree: Only rows with as many edges are in it.

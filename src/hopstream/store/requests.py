@@ -231,7 +231,7 @@ def check_sample_request(store: Store, request: SampleRequest) -> None:
 
 
 def answers_ranges(request: SampleRequest) -> bool:
-    """Whether a node of which all eligible edges are drawn returns one range of its stored edges."""
+    """Whether a node whose eligible edges are all drawn returns one range of its stored edges."""
     return (
         request.strategy in STORED_ORDER
         and (request.count < 0 or not request.is_replacing)

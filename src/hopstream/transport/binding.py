@@ -47,7 +47,7 @@ def _listen(family: int, address: Any) -> socket.socket:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         if family == socket.AF_UNIX:
-            Path(address).chmod(0o600)  # before listen(): until then nobody can connect
+            Path(address).chmod(0o600)  # before listen(), so no client connects earlier
         found.listen(BACKLOG)
         found.setblocking(False)
     except BaseException:

@@ -478,7 +478,7 @@ class UnderWay:
             if not link.wait(answer, self._ends):
                 link.cancel(answer)
                 return StoreTimeout("the time is over")
-        except BaseException:  # an interruption such as KeyboardInterrupt: nobody would read the rest
+        except BaseException:  # for example KeyboardInterrupt: the rest of the answer would stay unread
             link.close()
             raise
         finally:

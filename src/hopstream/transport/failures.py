@@ -17,6 +17,8 @@ SHARED_ERRORS = (
 """Errors that the client raises as the same class, because the caller can act on them; most others become a
 ``RemoteError``."""
 TRACEBACK_TITLE = "--- server traceback ---"
+ANSWERED = "answered by "
+"""Start of the note that names the server of an error."""
 _ADDRESS = re.compile(r"\b(unix|file)://[^\s,;'\"()\[\]]+")
 _PATH = re.compile(r"(?<![\w/:.…])/[\w.@%+~-]+(?:/[\w.@%+~-]*)*")
 
@@ -29,11 +31,13 @@ def error_frame(kind: str, message: str, lines: str = "") -> Frame:
 def encode_error(error: BaseException) -> Frame:
     """Encode an error with the server's traceback; ``without_paths`` removes what a client must not see.
 
-    For a ``RemoteError`` the traceback includes that of the other server.
+    If another server raised the error, the message names it; a ``RemoteError`` carries its traceback, too.
     """
     message = str(error.args[0] if isinstance(error, RemoteError) else error) or type(error).__name__
     if not isinstance(error, HopstreamError):
         message = f"{type(error).__name__}: {message}"
+    origin = [note for note in getattr(error, "__notes__", []) if note.startswith(ANSWERED)]
+    message = "; ".join([message, *origin])
     return error_frame(type(error).__name__, message, "".join(traceback.format_exception(error)))
 
 
@@ -85,10 +89,8 @@ def raise_error(frame: Frame, where: str, what: str) -> None:
         raise FormatError(f"{where} told of an error in an unknown form: {str(told)[:200]}")
     kind, message, lines = str(told.get("kind")), str(told.get("message")), str(told.get("traceback", ""))
     if kind in SHARED_ERRORS:
-        if kind == "VersionMismatch" and "://" not in message:  # a server may pass on the error of another one
-            message = f"{where}: {message}"
         error: HopstreamError = getattr(errors, kind)(message)
-        error.add_note(f"answered by {where} to {what}")
+        error.add_note(f"{ANSWERED}{where} to {what}")
     elif kind == "ServerBusy":
         error = ServerBusy(f"{where} is too busy for {what}: {message}")
     elif kind == "StoreUnavailable":

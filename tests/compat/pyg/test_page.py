@@ -54,7 +54,7 @@ EXCERPTS: dict[str, tuple[str, list[str] | None]] = {
         ["inputs", "sample_fn", "num_nodes", "disjoint", "node_time", "neg_sampling"],
     ),
 }
-"""Methods of PyG's sampler of which the page shows excerpts, with ``# ...`` for the rest.
+"""Methods of PyG's sampler that the page shows in part, with ``# ...`` for the rest.
 
 The values are the reason why an excerpt cannot run, and arguments that ours has too (None for private methods).
 """

@@ -46,8 +46,8 @@ COLUMNS = {
     "lists": pa.array([[1, 2, 3]] * 7 + [[]] * 2, pa.list_(pa.int16())),
     "deep": pa.array([[[1, 2], [3, 4]]] * 9, pa.list_(pa.list_(pa.int64(), 2))),
     "strings": pa.array(["", "a", "ünd"] * 3),
+    "halves": pa.array([[1, 2]] * 7 + [[]] * 2, pa.list_(pa.float16())),
 }
-"""Without float16: Arrow 25 ends the process on 3 damaged bytes of such a footer ("Unexpected end of stream")."""
 
 
 @pytest.mark.parametrize("options", [{}, {"write_statistics": False}], ids=str)
@@ -75,8 +75,15 @@ def test_no_byte_of_a_footer_ends_the_process(tmp_path):
     check_changes(tmp_path, "lists", step=61)
 
 
+ENDED_BY_ARROW = pytest.mark.xfail(
+    strict=True, reason="Arrow 25 ends the process on 3 damaged bytes of a footer: Unexpected end of stream"
+)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=ENDED_BY_ARROW if name == "halves" else ()) for name in COLUMNS]
+)
 def test_no_value_of_any_byte_of_a_footer_ends_the_process(tmp_path, name):
     check_changes(tmp_path, name, step=1)
 

@@ -82,7 +82,7 @@ def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any
 
 
 def raw_ids(rng: np.random.Generator, kind: str, count: int) -> list[Any]:
-    """Distinct raw ids of a kind: ``int``, ``string``, or ``mixed``, strings of which many look like ints."""
+    """Distinct raw ids of a kind: ``int``, ``string``, or ``mixed`` (strings, many like integers)."""
     numbers = rng.permutation(4 * count + 5)[:count] - count
     if kind == "int":
         return (numbers * int(rng.choice([1, 2**40]))).tolist()

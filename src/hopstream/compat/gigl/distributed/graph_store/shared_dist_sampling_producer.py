@@ -183,7 +183,7 @@ class SharedDistSamplingBackend:
         """Start the threads; a second call does nothing.
 
         Raises:
-            RuntimeError: Parts of the dataset are on other servers, none of which is known; the backend was shut down;
+            RuntimeError: Parts of the dataset are on other servers and no server is known; the backend was shut down;
                 or another caller's start did not end in time.
         """
         wait_s = min(WAIT_SHARE * WAIT_S.get(), threading.TIMEOUT_MAX)
