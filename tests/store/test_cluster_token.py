@@ -1,4 +1,4 @@
-"""Tests that users who can read a cluster's token file are admitted, and that the token goes to no other server."""
+"""Tests that readers of the token file are admitted, and that the token goes to no other server."""
 
 from __future__ import annotations
 

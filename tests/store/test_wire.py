@@ -15,6 +15,7 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
     UnknownNameError,
+    VersionMismatch,
 )
 from hopstream.store.wire import entity_from_json, entity_to_json
 from hopstream.transport.failures import SHARED_ERRORS, encode_error, raise_error, without_paths
@@ -130,3 +131,11 @@ def test_a_server_that_goes_away_is_unavailable() -> None:
 def test_errors_of_unknown_form_are_still_errors(error: object) -> None:
     with pytest.raises((FormatError, RemoteError)):
         raise_error(carried(Frame({"error": error})), "part 2", "sample()")
+
+
+def test_an_error_that_a_server_passes_on_names_the_server_it_came_from() -> None:
+    with pytest.raises(VersionMismatch) as first:
+        raise_error(encode_error(VersionMismatch("the server serves dataset a")), "tcp://b:2", "sample()")
+    with pytest.raises(VersionMismatch, match=r"dataset a; answered by tcp://b:2 to sample\(\)$") as second:
+        raise_error(encode_error(first.value), "tcp://a:1", "get_batch()")
+    assert second.value.__notes__[0] == "answered by tcp://a:1 to get_batch()"
