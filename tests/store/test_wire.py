@@ -136,6 +136,7 @@ def test_errors_of_unknown_form_are_still_errors(error: object) -> None:
 def test_an_error_that_a_server_passes_on_names_the_server_it_came_from() -> None:
     with pytest.raises(VersionMismatch) as first:
         raise_error(encode_error(VersionMismatch("the server serves dataset a")), "tcp://b:2", "sample()")
-    with pytest.raises(VersionMismatch, match=r"dataset a; answered by tcp://b:2 to sample\(\)$") as second:
+    with pytest.raises(VersionMismatch) as second:
         raise_error(encode_error(first.value), "tcp://a:1", "get_batch()")
+    assert str(second.value) == "the server serves dataset a; answered by tcp://b:2 to sample()"
     assert second.value.__notes__[0] == "answered by tcp://a:1 to get_batch()"
