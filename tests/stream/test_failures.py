@@ -268,6 +268,7 @@ def test_a_server_that_comes_back_makes_what_is_still_needed(
     monkeypatch.setattr(client, "POLL_S", 0.2)
     monkeypatch.setattr(client, "SLACK_S", 0.2)
     monkeypatch.setattr(client, "AVOID_S", 0.5)
+    monkeypatch.setattr(client, "MAX_AVOID_S", 0.5)  # it doubles with every failure; a slow machine sees more of them
     with node_loader(timed_parts[1]) as local:
         wanted = [flat(batch) for batch in local]
     with serve_processes(timed_parts[2], "--all-parts") as servers:
