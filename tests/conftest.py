@@ -21,6 +21,7 @@ from tests.processes import POOLED, ServerPool
 from tests.ray_cluster import RayCluster, two_nodes
 
 pytest_plugins = ["tests.seeds"]
+os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch's store looks up names; some name servers lose packets
 GRACE_S = 5.0
 """Seconds that a thread or child process may take to end after a test told it to."""
 

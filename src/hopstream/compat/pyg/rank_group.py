@@ -40,8 +40,12 @@ POLL_S = 0.005
 """First interval between two polls of the store."""
 MAX_POLL_S = 0.05
 """Longest interval between two polls of the store; polls back off to it."""
-CALL_S = 5.0
-"""Deadline of one call of the store; after it, rank 0 counts as gone."""
+CALL_S = 15.0
+"""Deadline of one call of the store; after it, rank 0 counts as gone.
+
+Torch's store looks up the host name of every address that connects to it, and answers nobody meanwhile. The C library
+gives a name server that does not answer 2 x 5 s (measured: 8 of 120 meetings on a host that loses DNS packets).
+"""
 TELL_S = 2.0
 """Deadline for a rank that gives up to report its failure."""
 LINGER_S = 3.0
@@ -144,7 +148,7 @@ class Group:
     def failure(self) -> str:
         """Return which rank gave up, and why; empty if none did, or rank 0 cannot be reached."""
         with suppress(StoreUnavailable):
-            return self._failure()
+            return self._failure(TELL_S)
         return ""
 
     def leave_by(self, ends: float) -> None:
@@ -323,7 +327,7 @@ class Group:
     def _check_goes_on(self, what: str) -> None:
         """Raise ``StoreUnavailable`` if a rank gave up, or rank 0 has left."""
         who = self.membership
-        if failure := self._failure():
+        if failure := self._failure(CALL_S):
             self._has_failed = True
             raise StoreUnavailable(f"rank {who.rank} waited {what}: {failure}")
         if self._calls.call("check", [f"{self._prefix}/left"]):
@@ -344,8 +348,8 @@ class Group:
             f"{_TOGETHER if self._are_together else _START}"
         )
 
-    def _failure(self) -> str:
-        if not self._prefix or not (failure := self._read(f"{self._prefix}/failure", TELL_S)):
+    def _failure(self, timeout_s: float) -> str:
+        if not self._prefix or not (failure := self._read(f"{self._prefix}/failure", timeout_s)):
             return ""
         if self.membership.rank != 0:
             self._acknowledge()
@@ -367,7 +371,7 @@ class Group:
         """Host until all ranks have read the last values; after a failure, until they have read the reason."""
         ends = time.monotonic() + LINGER_S
         key, num_wanted = self._heard
-        if self._failure() or not key:
+        if self._failure(CALL_S) or not key:
             key, num_wanted = f"{self._prefix}/told", self._calls.call("add", f"{self._prefix}/came", 0) - 1
         while self._calls.call("add", key, 0) < num_wanted and time.monotonic() < ends:
             time.sleep(POLL_S)
