@@ -85,7 +85,7 @@ extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon", "sphinx_copybutton",
 ]  # fmt: skip
 root_doc = "index"
-exclude_patterns = ["_build", "README.md", "inventories"]
+exclude_patterns = ["_build", "contributing", "inventories"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.xref_missing"]  # tests/docs/test_links.py checks links; these lead to files outside the site
 
@@ -98,7 +98,6 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 nitpicky = True
 
-html_theme = "pydata_sphinx_theme"
+html_theme = "furo"  # its sidebar lists all pages under captions, so that sections need no pages of their own
 html_title = "Hopstream"
 html_show_sourcelink = False
-html_theme_options = {"navigation_with_keys": False, "header_links_before_dropdown": 8}

@@ -1,10 +1,19 @@
 """Hopstream: the names of the main road, and its public modules.
 
 ``__init__.pyi`` lists them; each is loaded on first use, so importing the package loads neither torch nor numba.
+``__version__`` is that of the installed distribution, which the build takes from the tag in version control.
 """
 
 from hopstream.public import public_names
 
-__version__ = "0.1.0"
+_public_name, __dir__, __all__ = public_names(__name__, __file__)
 
-__getattr__, __dir__, __all__ = public_names(__name__, __file__)
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use; look the version up on first use, because that takes 60 ms."""
+    if name != "__version__":
+        return _public_name(name)
+    from importlib.metadata import version
+
+    globals()[name] = version("hopstream")
+    return globals()[name]

@@ -114,7 +114,7 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_commands_of_the_tfgnn_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    blocks = read_blocks((ROOT / "docs/guide-tfgnn.md").read_text())
+    blocks = read_blocks((ROOT / "docs/from-tfgnn.md").read_text())
     exec(next(block.text for block in blocks if block.language == "python"), {})
     for block in blocks:
         if block.language == "bash":

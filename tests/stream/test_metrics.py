@@ -319,7 +319,7 @@ def test_the_document_tells_of_every_metric(watched: MetricsServer, served: Serv
     with node_loader(remote_graph(served.locations)) as loader:
         next(iter(loader))
         families = Numbers(watched.location).families
-    told = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("### Outcomes")[0]
+    told = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("### Outcomes")[0]
     rows = re.findall(r"^\| `(hopstream_\w+)` \| (\w+)(?:; ([^|]+?))? \|", told, re.MULTILINE)
     documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     found = {

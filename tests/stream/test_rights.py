@@ -1,4 +1,4 @@
-"""Tests that a token permits exactly the requests that docs/graph-store.md lists for its rights."""
+"""Tests that a token permits exactly the requests that docs/operations.md lists for its rights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.load.graphs import CITES, RATES, make_timed_graph
 from tests.store.processes import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs/graph-store.md"
+PAGE = Path(__file__).parents[2] / "docs/operations.md"
 TOKENS: Mapping[str, str | None] = {"no token": None, "wrong token": "guess", "`read`": "rrr", "`admin`": "aaa"}
 NOT_LET_IN, DENIED, ANSWERED, NO_PATH = "not let in", "denied", "answered", "answered, without `path`"
 BACKEND = encode_options({"num_neighbors": [2], "batch_size": 30})
@@ -188,7 +188,7 @@ def measured(server: StoreServer) -> list[str]:
 def test_who_may_ask_for_what_is_what_the_page_says(server: StoreServer) -> None:
     table = measured(server)
     text = PAGE.read_text()
-    assert "\n".join(table) in text, "docs/graph-store.md has another table; it is:\n" + "\n".join(table)
+    assert "\n".join(table) in text, "docs/operations.md has another table; it is:\n" + "\n".join(table)
     # Clients that are not let in send no request.
     num_asked = 3 + 2 * (len(table) - 2)
     wait_until(lambda: server.stats.num_requests == num_asked and server.stats.num_failures == 2, "all are counted")

@@ -17,7 +17,6 @@ from hopstream.dataset.manifest import Manifest as Manifest
 from hopstream.dataset.manifest import read_manifest as read_manifest
 from hopstream.dataset.read_back import read_dataset as read_dataset
 from hopstream.dataset.settings import PartitionSettings as PartitionSettings
-from hopstream.engine.settings import EngineSettings as EngineSettings
 from hopstream.engine.settings import WorkerSettings as WorkerSettings
 from hopstream.engine.settings import WorkSettings as WorkSettings
 from hopstream.ingest.chunk_settings import ChunkSettings as ChunkSettings

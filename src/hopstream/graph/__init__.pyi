@@ -10,6 +10,7 @@ from hopstream.graph.splits import split_links as split_links
 from hopstream.graph.splits import split_nodes as split_nodes
 from hopstream.ingest.edge_lists import graph_from_edge_list as graph_from_edge_list
 from hopstream.ingest.from_arrays import graph_from_arrays as graph_from_arrays
+from hopstream.ingest.npz import write_npz as write_npz
 from hopstream.ingest.objects.networkx_graphs import graph_from_networkx as graph_from_networkx
 from hopstream.ingest.objects.networkx_graphs import graph_to_networkx as graph_to_networkx
 from hopstream.ingest.objects.pyg_data import graph_from_data as graph_from_data

@@ -19,7 +19,9 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from hopstream.checks import OfOneProcess
+from hopstream.errors import SettingsError
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
+from hopstream.store.contract import Store
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.settings import ServerLimits
@@ -76,7 +78,7 @@ class StoreServer(OfOneProcess):
 
     def __init__(
         self,
-        store: LocalStore,
+        store: Store,
         location: str = "tcp://127.0.0.1:0",
         *,
         security: ServerSecurity | None = None,
@@ -87,7 +89,7 @@ class StoreServer(OfOneProcess):
         """Start to listen and to answer, in threads of the listener.
 
         Args:
-            store: The parts to serve.
+            store: The parts to serve: a ``LocalStore``, which ``open_store`` returns for a folder.
             location: ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``; port 0 lets the system choose.
             security: Certificates and token; without them only a loopback address is allowed.
             limits: Limits on one request, and on all clients together.
@@ -96,8 +98,14 @@ class StoreServer(OfOneProcess):
 
         Raises:
             AccessDenied: Other machines can reach the address, and TLS or a token is missing.
+            SettingsError: The store asks servers itself.
             StoreUnavailable: The server cannot listen at the address, for example because the port is in use.
         """
+        if not isinstance(store, LocalStore):
+            raise SettingsError(
+                f"a {type(store).__name__} cannot be served: it asks servers itself; open a folder, for example with "
+                "LocalStore(open_dataset(folder), parts)"
+            )
         security = security or ServerSecurity()
         limits = limits or ServerLimits()
         wanted = Location.parse(location)

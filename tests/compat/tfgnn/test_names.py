@@ -46,7 +46,7 @@ def test_every_public_name_is_here_or_says_why_not():
         ("keras", r"has no 'keras': it is for Keras models; train with PyTorch Geometric"),
         ("pool_edges_to_node", r"it is a step of a model; use PyTorch Geometric's layers, or numpy"),
         ("HyperAdjacency", r"cannot be written to files; use Adjacency"),
-        ("nonsense", r"has no 'nonsense'; docs/compat-tfgnn.md lists the names that it has"),
+        ("nonsense", r"has no 'nonsense'; docs/from-tfgnn.md lists the names that it has"),
     ],
 )
 def test_names_that_are_not_here_say_what_to_use(name, match):

@@ -93,7 +93,7 @@ def missing_name(name: str) -> AttributeError:
     """Make the error for a name that this package lacks, with the reason and the alternative."""
     if name in REASONS:
         return AttributeError(f"hopstream.compat.tfgnn has no {name!r}: {REASONS[name]}")
-    return AttributeError(f"hopstream.compat.tfgnn has no {name!r}; docs/compat-tfgnn.md lists the names that it has")
+    return AttributeError(f"hopstream.compat.tfgnn has no {name!r}; docs/from-tfgnn.md lists the names that it has")
 
 
 Shape = tuple[int | None, ...]

@@ -1,4 +1,4 @@
-"""Reads the metadata of chunked graphs. ``docs/guide-chunked.md`` describes it for users."""
+"""Reads the metadata of chunked graphs. ``docs/large-graphs.md#chunked-graphs`` describes it for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the JSON file that describes tables. ``docs/guide-tables.md`` describes it for users."""
+"""Reads the JSON file that describes tables. ``docs/graphs.md#csv-and-parquet-tables`` describes it for users."""
 
 from __future__ import annotations
 

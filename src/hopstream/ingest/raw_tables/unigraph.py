@@ -1,4 +1,4 @@
-"""Reads the schema of a unigraph and finds its tables; see ``docs/unigraph.md``.
+"""Reads the schema of a unigraph and finds its tables; see ``docs/tfgnn-files.md#unigraphs``.
 
 A unigraph is TF-GNN's format for whole graphs: a ``GraphSchema`` whose sets name files. It is read into the same
 ``TablesMetadata`` as a JSON description, so every reader of tables reads it. The id column is named ``#id``, and raw
