@@ -257,6 +257,6 @@ def test_other_things_are_no_sources(source):
 
 
 def test_the_guide_names_the_options_of_pyg():
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text().split("## Coming from PyG's", 1)[1]
+    guide = (Path(__file__).parents[2] / "docs" / "from-pyg.md").read_text().split("### Arguments of", 1)[1]
     missing = [name for name in PYG_OPTIONS if f"`{name}`" not in guide]
     assert not missing

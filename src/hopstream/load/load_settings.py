@@ -169,7 +169,7 @@ class LoadSettings(ConsumerSettings, OrderSettings):
     edge_keys: bool | None = None
     buffer_bytes: int | str | BufferPool = DEFAULT_BUFFER_BYTES
     cache_bytes: int | str | None = None
-    look_ahead: int = 16
+    look_ahead: int = 24
     verify: Verify = "none"
     store_settings: StoreSettings | None = None
 

@@ -16,7 +16,7 @@ from hopstream.compat.gigl.distributed.graph_store import shared_dist_sampling_p
 from hopstream.compat.gigl.distributed.utils import dist_sampler
 
 ROOT = Path(__file__).parents[3]
-DOCUMENT = ROOT / "docs" / "migrating-from-glt-gigl.md"
+DOCUMENT = ROOT / "docs" / "from-glt-gigl.md"
 METHODS = {
     "SharedDistSamplingBackend": {
         "describe_channel": "channel_id", "init_backend": "", "is_channel_epoch_done": "channel_id epoch",
@@ -99,7 +99,7 @@ def test_rows_of_the_documents_tables_have_the_cells_of_their_heads() -> None:
             assert len(re.findall(r"(?<!\\)\|", line)) == head.count("|"), line
 
 
-def test_the_document_has_every_name_and_names_tests_that_are_there() -> None:
+def test_the_document_has_every_name() -> None:
     text = DOCUMENT.read_text()
     for names in METHODS.values():
         for name in set(names) - {"__init__"}:
@@ -108,8 +108,3 @@ def test_the_document_has_every_name_and_names_tests_that_are_there() -> None:
         assert f"`{record.__name__}" in text
     for name in REFUSED:
         assert f"`{name}`" in text and name not in vars(producer) and name not in vars(dist_server)
-    tests = set(re.findall(r"`(?:tests/([\w/]+)/)?(test_\w+\.py)`", text))
-    assert tests
-    for folder, name in tests:
-        wanted = [ROOT / "tests" / folder / name] if folder else list((ROOT / "tests" / "compat").glob(f"g*/{name}"))
-        assert wanted and all(path.exists() for path in wanted), name

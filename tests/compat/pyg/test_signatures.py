@@ -21,7 +21,7 @@ import hopstream.compat.pyg as ours
 from hopstream.compat.pyg.dist_loader import common_options
 from hopstream.errors import SettingsError
 
-DOCS = Path(__file__).parents[3] / "docs" / "compat-pyg-distributed.md"
+DOCS = Path(__file__).parents[3] / "docs" / "from-pyg.md"
 OF_LOADERS = {
     "collate_fn", "filter_fn", "reset_channel", "enable_cpu_affinity", "enable_memory_log", "enable_multithreading",
 }  # fmt: skip
