@@ -101,3 +101,5 @@ nitpicky = True
 html_theme = "furo"  # its sidebar lists all pages under captions, so that sections need no pages of their own
 html_title = "Hopstream"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]

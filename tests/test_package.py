@@ -110,3 +110,19 @@ def test_only_the_doors_need_torch():
         "print(hopstream.Graph.__name__)"
     )
     assert run_python(code) == "Graph"
+
+
+def test_only_the_beam_transform_of_export_needs_beam():
+    code = """
+import sys; sys.modules["apache_beam"] = None
+import hopstream.export
+from hopstream.errors import MissingDependencyError
+missing = []
+for name in hopstream.export.__all__:
+    try:
+        getattr(hopstream.export, name)
+    except MissingDependencyError:
+        missing.append(name)
+print(missing)
+"""
+    assert run_python(code) == "['SampleSubgraphs']"

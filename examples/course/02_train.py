@@ -2,8 +2,8 @@
 
     python examples/course/02_train.py [FOLDER]
 
-The loop is PyG's: each batch holds features, labels and edges, with the seeds first. The picture shows the training loss
-and the validation accuracy after each epoch. The script fails if the test accuracy is below 0.75.
+The loop is the one of PyG: a batch holds features, labels and edges, and its seeds come first. The picture shows the
+training loss and the validation accuracy of each epoch. The script fails if the test accuracy is below 0.75.
 """
 
 from pathlib import Path

@@ -2,9 +2,9 @@
 
     python examples/course/07_time.py [FOLDER]
 
-``time_attr`` names the edges' times and ``input_time`` gives each seed its own. The picture has a point for every drawn
-edge. Without times, a third of them would show the model its future. With times, none does, and
-``temporal_strategy="last"`` draws the latest edges before the seed.
+``time_attr`` names the times of edges, and ``input_time`` gives the times of seeds. The picture has a point for every
+drawn edge. Without times, nearly half of the edges are later than their seed. With times, none is.
+``temporal_strategy="last"`` draws the latest of the earlier edges.
 """
 
 from pathlib import Path

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # without pyplot, figures need no display and need no close
+from PIL import Image
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8A8A8A"
 """Colours of Okabe and Ito, which colour-blind readers can tell apart."""
@@ -36,11 +34,12 @@ STYLE = {
 
 def panels(*titles: str, width: float = 9.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
     """Make a figure with one panel per title, side by side."""
-    plt.rcParams.update(STYLE)
-    figure, axes = plt.subplots(1, len(titles), figsize=(width, height), layout="constrained", squeeze=False)
-    for axis, title in zip(axes[0], titles, strict=True):
+    mpl.rcParams.update(STYLE)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, len(titles), squeeze=False)[0]
+    for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
-    return figure, list(axes[0])
+    return figure, list(axes)
 
 
 def save(figure: Figure, script: str) -> None:
@@ -49,7 +48,8 @@ def save(figure: Figure, script: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{Path(script).stem}.png"
     figure.savefig(path, dpi=100)
-    plt.close(figure)
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)  # a third of the bytes
     print(f"picture    {path}")
 
 

@@ -3,12 +3,12 @@
     python examples/deploy/on_ray.py parts/mag --parts 4 --trainers 8
 
 Every node that holds the dataset's folder has the custom resource ``graph``, one for each server that it may run. One
-actor per part runs a server there and ends it with itself; trainers are tasks that take batches from all of them.
+actor per part runs a server, and stops it when the actor ends; trainers are tasks that load batches from all servers.
 
-Servers and trainers know each other by certificates, and all that they say is encrypted. Ray sends what tasks are given
-in the clear, unless it was set up with TLS, so nothing secret is given to them: who needs a certificate makes a key
-where it runs, which stays there, and sends a request to an authority, which is made for this run and signs it. Every
-node needs the command ``openssl``.
+Servers and trainers authenticate each other by certificates, and their connections are encrypted. Ray sends task
+arguments unencrypted unless it was set up with TLS, so no argument is secret: each process makes its own key, which
+never leaves its node, and sends a certificate request to an authority made for this run, which signs it. Every node
+needs the command ``openssl``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import hopstream
 
 START_S, STOP_S, TRAIN_S, SIGN_S = 300.0, 30.0, 3600.0, 60.0
 DAYS = 30
-"""How long certificates hold: longer than a run."""
+"""Validity of certificates: longer than a run."""
 AUTHORITY = """
 [req]
 distinguished_name = name
@@ -61,8 +61,8 @@ class Authority:
     """Signs certificates of servers and trainers of one run."""
 
     def __init__(self) -> None:
-        """Make a key, which stays here."""
-        self._folder = TemporaryDirectory()  # of this user alone
+        """Make the private key, which stays in this process."""
+        self._folder = TemporaryDirectory()  # readable only by this user
         self._path = Path(self._folder.name)
         (self._path / "config").write_text(AUTHORITY)
         openssl(
@@ -94,7 +94,7 @@ def write_certificate(folder: Path, host: str, sign: Callable[[str, str], tuple[
 
 
 def signed_by(authority: ray.actor.ActorHandle) -> Callable[[str, str], tuple[str, str]]:
-    """Has requests signed by the actor."""
+    """Return a function that lets the actor sign a request."""
     return lambda request, host: ray.get(authority.sign.remote(request, host), timeout=SIGN_S)
 
 
@@ -112,7 +112,7 @@ class Server:
         self._folder = TemporaryDirectory()
 
     def location(self) -> str:
-        """Where the server will listen."""
+        """Return the address at which the server will listen."""
         return f"tls://{self._host}:{self._port}"
 
     def start(self, cluster: str, authority: ray.actor.ActorHandle) -> None:
@@ -133,14 +133,14 @@ class Server:
         json.loads(ready)
 
     def stop(self) -> int:
-        """End the server; its exit status."""
+        """Stop the server; return its exit status."""
         self._process.terminate()
         return self._process.wait(STOP_S)
 
 
 @ray.remote(num_cpus=1)
 def train(cluster: str, authority: ray.actor.ActorHandle, rank: int, world_size: int) -> int:
-    """Take one epoch of batches; how many seeds they had."""
+    """Load one epoch of batches; return the number of their seeds."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_certificate(folder, ray.util.get_node_ip_address(), signed_by(authority))
@@ -155,7 +155,7 @@ def train(cluster: str, authority: ray.actor.ActorHandle, rank: int, world_size:
 
 
 def check_room(num_cpus: float, num_servers: int) -> None:
-    """Refuse what the cluster has no room for, which Ray would wait for without end."""
+    """Exit if the cluster has too few resources, for which Ray would wait forever."""
     room = ray.cluster_resources()
     if room.get("CPU", 0) < num_cpus or room.get("graph", 0) < num_servers:
         sys.exit(

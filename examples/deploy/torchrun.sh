@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# How are servers and trainers started on several hosts that share nothing but a network?
+# Starts servers and trainers on several hosts that share only a network.
 #
-# Run it on every host, with the same list. Each host holds the part of its number, in its own copy of the dataset's
-# folder or one that all of them mount, and runs one server and its trainers:
+# Run it on every host, with the same list. Host i has part i, in its own copy of the dataset's folder or in a shared
+# folder, and runs one server and its trainers:
 #
 #     HOSTS="host-a host-b" PARTS=parts/mag TOKEN_FILE=token ./torchrun.sh train.py
 #
-# train.py makes hopstream.RemoteGraph(os.environ["HOPSTREAM_SERVERS"], …). A host that is not called as it is listed
-# says its place with NODE_RANK, from 0. --insecure is for a network that nobody else reaches; elsewhere give --tls-cert,
-# --tls-key and --peer-ca, and write tls:// for tcp://.
+# train.py makes hopstream.RemoteGraph(os.environ["HOPSTREAM_SERVERS"], …). If the name of a host
+# is not in the list, set NODE_RANK, from 0. --insecure is for a private network; elsewhere give --tls-cert, --tls-key
+# and --peer-ca, and write tls:// for tcp://.
 #
-# A server stays until the trainers of all hosts have ended, because those of others need its part, too: also where its
-# own have failed, but for END_S at most. The exit status is that of the trainers, or else that of the server.
+# A server runs until the trainers of all hosts have ended, because other hosts need its part. If its own trainers have
+# failed, it still waits, for at most END_S. The exit status is that of the trainers, or else that of the server.
 set -euo pipefail
 
 read -ra hosts <<<"$HOSTS"
@@ -24,7 +24,7 @@ done
 servers=$(printf ",tcp://%s:$port" "${hosts[@]}")
 export HOPSTREAM_SERVERS=${servers:1}
 
-together() { # begins when all hosts are there, each with the same word and port
+together() { # starts when all hosts have joined, each with the same id and port
     torchrun --nnodes "${#hosts[@]}" --rdzv-backend c10d --rdzv-id "$1" --rdzv-endpoint "${hosts[0]}:$2" "${@:3}" &
     wait "$!"
 }
@@ -38,7 +38,7 @@ trap 'exit 130' INT
 hopstream serve "$PARTS" --parts "$rank" --location "tcp://${LISTEN:-0.0.0.0}:$port" --cluster "$HOPSTREAM_SERVERS" \
     --token-file "$TOKEN_FILE" --insecure --log-json --announce "$scratch/ready" &
 server=$!
-until [[ -e $scratch/ready ]]; do # no trainer begins before all hosts are here, with their servers ready
+until [[ -e $scratch/ready ]]; do # trainers start when the servers of all hosts are ready
     kill -0 "$server" 2>/dev/null || { wait "$server" || exit "$?"; exit 1; }
     sleep 0.1
 done
@@ -46,7 +46,7 @@ done
 status=0
 together train "$rendezvous_port" --nproc-per-node "${TRAINERS:-2}" "$@" || status=$?
 together end "$((rendezvous_port + 1))" --rdzv-conf "join_timeout=${END_S:-86400}" --no-python true ||
-    echo "not every host said in time that its trainers have ended; this one's server is stopped nevertheless" >&2
+    echo "not all hosts reported in time that their trainers have ended; the server of this host is stopped anyway" >&2
 
 kill -TERM "$server" 2>/dev/null || true
 wait "$server" || status=$((status ? status : $?))

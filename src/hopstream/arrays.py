@@ -219,7 +219,7 @@ class FileRecord:
             shape, num_bytes = tuple(map(int, value["shape"])), int(value["bytes"])
             blocks = str(value.get("blocks", ""))
             if blocks and not re.fullmatch(f"([0-9a-f]{{8}}){{{len(block_starts(num_bytes))}}}", blocks):
-                raise ValueError("its blocks are not those of a file of its size")
+                raise ValueError("the number of its blocks does not match its size")
             return cls(str(value["dtype"]), shape, num_bytes, int(value["crc32c"], 16), blocks)
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"not a file record ({error!r}): {value!r}") from error
@@ -376,7 +376,7 @@ def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], block
                 writer.write(block.astype(dtype, copy=False).tobytes())
             num_bytes = file.tell()
         if num_items != math.prod(shape):
-            raise SchemaError(f"{path.name}: the blocks hold {num_items} items; shape {list(shape)} has another number")
+            raise SchemaError(f"{path.name}: the blocks hold {num_items} items, not those of shape {list(shape)}")
         return with_blocks(FileRecord(dtype.name, tuple(shape), num_bytes, writer.crc32c), partial)
 
 
@@ -446,7 +446,7 @@ def _map_array(path: Path) -> tuple[Array, int]:
         if num_bytes == 0:  # mmap refuses a length of 0
             return np.empty(shape, dtype), start
         if start + num_bytes > os.fstat(file.fileno()).st_size:
-            raise ValueError(f"its header asks for {start + num_bytes} bytes")
+            raise ValueError(f"its header needs {start + num_bytes} bytes")
         pages = _map_pages(file.fileno(), start + num_bytes)
     flat: Array = np.frombuffer(pages, dtype, math.prod(shape), start)
     flat.flags.writeable = False

@@ -176,7 +176,7 @@ class GraphSchema:
     def _check_label_types(self) -> None:
         for label_type, taken_from in self.label_types.items():
             self.check_edge_type(label_type)
-            where = f"label_types: {label_type!r} is said to be taken from"
+            where = f"label_types: {label_type!r} is taken from"
             if not isinstance(taken_from, tuple) or not taken_from or len(set(taken_from)) < len(taken_from):
                 raise SchemaError(f"{where} {taken_from!r}; give a tuple of edge types, each once")
             for edge_type in taken_from:
@@ -366,4 +366,4 @@ def _check_names(where: str, names: tuple[str, ...]) -> None:
         if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
             raise SchemaError(f"{where}: name {quoted(name)} must be 1 to {MAX_NAME_LENGTH} printable characters")
         if name in (".", ".."):
-            raise SchemaError(f"{where}: name {name!r} would be a folder's own name or its parent's")
+            raise SchemaError(f"{where}: name {name!r} means the folder itself or its parent")

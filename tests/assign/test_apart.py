@@ -80,7 +80,7 @@ READS = [
 def test_folders_in_each_other_are_refused_and_left_alone(mag: Path, make: Callable[[Path, str], None], read: str):
     before = sorted(mag.rglob("*"))
     for out, how in ((read, "itself"), (f"{read}/new", f"which lies in {mag / read}, the"), (".", "which holds ")):
-        with pytest.raises(SettingsError, match=f"{how}.*; give a folder beside what is read"):
+        with pytest.raises(SettingsError, match=f"{how}.*; give a folder apart from the input"):
             make(mag, out)
         assert sorted(mag.rglob("*")) == before
 
@@ -91,6 +91,6 @@ def test_owners_in_the_dataset_that_is_replaced(mag: Path):
 
 
 def test_assigning_needs_a_number_of_parts(mag: Path):
-    with pytest.raises(SettingsError, match="num_parts is not given"):
+    with pytest.raises(SettingsError, match="num_parts is missing"):
         assign_folder(open_chunked(mag / "chunked"), mag / "new", method="hash")
     assert not (mag / "new").exists()

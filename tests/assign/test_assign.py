@@ -181,7 +181,7 @@ def test_owners_from_files(tmp_path, rng, typed_graph: Graph, suffix: str):
         ("paper.txt", "-1\n" + "0\n" * 59, IdRangeError, r"paper.txt\[0\] is -1"),
         ("paper.txt", "0\n" * 59 + "1.5\n", FormatError, "one part number per line"),
         ("paper.txt", "0\n" * 59 + "x\n", FormatError, "one part number per line"),
-        ("paper.txt", "0 1\n" * 60, FormatError, "one part number per line is wanted"),
+        ("paper.txt", "0 1\n" * 60, FormatError, "wanted one part number per line"),
         ("paper.txt", "", SchemaError, "has 0 parts"),
         ("institute.txt", None, FormatError, "neither institute.npy nor institute.txt"),
         ("paper.npy", np.zeros(60), SchemaError, r"paper.npy is float64\[60\]"),

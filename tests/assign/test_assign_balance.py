@@ -127,7 +127,11 @@ def test_few_nodes_and_many_constraints(seed, num_nodes, num_parts, method):
             r"of 'node' is 'age', neither a feature \(known: .* nor a file",
         ),
         ({"balance_ntypes": ("node=x",)}, SchemaError, r"node.x is float64\[4000, 4\]; it must be one integer"),
-        ({"balance_ntypes": ("node=far",)}, SchemaError, "node.far has 4000 values; parts can be given shares of 2"),
+        (
+            {"balance_ntypes": ("node=far",)},
+            SchemaError,
+            "node.far has 4000 distinct values; at most 2 classes can be balanced",
+        ),
     ],
 )
 def test_what_cannot_be_even_is_refused(lopsided: Graph, monkeypatch, rng, options, error, message):
@@ -142,7 +146,7 @@ def test_methods_that_cannot_say_so(lopsided: Graph):
     for method in ("hash", "file"):
         with pytest.raises(SettingsError, match=f"method '{method}' .*; choose another method"):
             PartitionSettings(num_parts=2, method=method, balance_edges=True)
-    with pytest.raises(SettingsError, match="part_weights are given and method 'file'"):
+    with pytest.raises(SettingsError, match="part_weights are given, but method 'file'"):
         PartitionSettings(num_parts=2, method="file", part_weights=(1, 2))
     with pytest.raises(SettingsError, match="part_weights is 2 numbers; it must be one for each of 3 parts"):
         PartitionSettings(num_parts=3, part_weights=(1, 2))

@@ -69,7 +69,7 @@ def test_metis_cuts_in_two_again_and_again_only_if_asked(flat):
     )
     assert at_once != in_twos
     assert set(in_twos) == {0, 1, 2, 3}
-    with pytest.raises(SettingsError, match=r"recursive is given and method is 'kaminpar'; only metis can"):
+    with pytest.raises(SettingsError, match=r"recursive is given, but method is 'kaminpar'; only metis supports it"):
         PartitionSettings(num_parts=4, recursive=True)
 
 

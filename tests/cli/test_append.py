@@ -58,7 +58,7 @@ def test_the_same_rows_are_not_added_twice_by_mistake(places, tmp_path, capsys):
     for folder in (delta, tmp_path / "copy"):
         assert main(["append", str(dataset), str(folder)]) == 2
         error = capsys.readouterr().err
-        assert f"{folder} holds the rows that delta 1 of {dataset} added already; give again=True (--again)" in error
+        assert f"the rows of {folder} were already added to {dataset} as delta 1; give again=True (--again)" in error
     assert (dataset / "manifest.json").read_bytes() == before
     assert not list(tmp_path.glob(".*"))
     assert main(["append", str(dataset), str(delta), "--again"]) == 0

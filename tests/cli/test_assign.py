@@ -71,7 +71,7 @@ def test_facts_are_json(sources, capsys):
             "on 256 nodes and 2048 edges needs at least 256.0 MB: give more memory, or use ldg or fennel",
         ),
         (["--method", "file"], "assigns nothing"),
-        (["--method", "hash", "--balance-edges"], "method 'hash' puts a node where its key says"),
+        (["--method", "hash", "--balance-edges"], "method 'hash' assigns nodes by their keys"),
         (["--part-weights", "1"], "--part-weights is 1 numbers"),
         (
             ["--balance-ntypes", "user"],

@@ -141,7 +141,7 @@ def test_tables_are_streamed(run_command, tmp_path: Path):
     assert lines[0].startswith("        memory   500MB for all processes, ")
     assert lines[1].startswith("key     tables   2 nodes, 2 edges ")
     assert lines[2] == "drop    repeated 1 row of user whose raw id an earlier row has"
-    assert lines[3] == "drop    dangling 1 edge of user__knows__user: 0 sources and 1 destinations are no node"
+    assert lines[3] == "drop    dangling 1 edge of user__knows__user: 0 sources and 1 destinations are not nodes"
     assert lines[4].startswith("write   2 chunks ") and " in 7 files" in lines[4]
     assert lines[5] == f"done    {tmp_path / 'c' / 'metadata.json'}"
     graph = read_graph(tmp_path / "c")

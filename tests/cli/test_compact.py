@@ -20,4 +20,4 @@ def test_in_place(tmp_path, capsys):
     found = hopstream.open_dataset(tmp_path / "d", verify=True).manifest
     assert (found.book.num_parts, found.graph_id) == (2, manifest.graph_id)
     assert main(["compact", str(tmp_path / "d")]) == 0
-    assert "nothing is left to fold in" in capsys.readouterr().out
+    assert "there are no deltas left to compact" in capsys.readouterr().out

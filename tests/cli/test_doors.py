@@ -102,7 +102,7 @@ def test_a_token_that_was_made_is_no_damage_of_the_dataset(run_command, parts: P
         assert run_command("verify", parts).status == 0
         (parts / "mine.token").touch()
         result = run_command("verify", parts)
-        assert result.status == 1 and "mine.token: is no file of this dataset" in result.out
+        assert result.status == 1 and "mine.token: is not a file of this dataset" in result.out
         assert "cluster.json." not in result.out
 
 

@@ -80,7 +80,7 @@ def test_the_sampler_on_beam(run_command: RunCommand, world: Path):
     ("more", "message"),
     [
         (("--shards", 3), "error: --out is "),
-        (("--seeds", "seeds.xls"), "error: --seeds are 'seeds.xls'; give a name that ends in one of .csv"),
+        (("--seeds", "seeds.xls"), "error: --seeds are 'seeds.xls'; the name must end in one of .csv"),
         (("--leave-out", "paper.x"), "error: --leave-out names 'paper.x'; the graph has ["),
         (("--split", "test"), "error: node type 'author' has no split 'test'"),
     ],
@@ -90,19 +90,41 @@ def test_what_is_refused(run_command: RunCommand, world: Path, more: tuple[objec
     assert result.status == 2 and result.err.startswith(message), result.err
 
 
+def test_a_table_of_seeds_without_the_column(run_command: RunCommand, world: Path):
+    (world / "bad.csv").write_text("who\nauthor 1\n")
+    result = run_command(*words_of(world, "--seeds", world / "bad.csv"))
+    assert result.status == 2
+    assert result.err.endswith(
+        "bad.csv has no column '#id' or 'id'; its columns are ['who']; rename the column, or name it with "
+        "--seed-column of hopstream export\n"
+    )
+    assert run_command(*words_of(world, "--seeds", world / "bad.csv", "--seed-column", "who")).status == 0
+
+
 def test_an_unknown_seed(run_command: RunCommand, world: Path):
     (world / "bad.csv").write_text("#id\nauthor 1\nauthor 77\n")
     result = run_command(*words_of(world, "--seeds", world / "bad.csv"))
     assert result.status == 2
     assert result.err == (
-        "error: bad.csv line 3: seed 'author 77' is no author; feature '#id' of none of its 25 nodes is that\n"
+        "error: bad.csv line 3: seed 'author 77' is not a node of type author; feature '#id' of its 25 "
+        "nodes does not contain it\n"
     )
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--data_path", "x"), "error: --data-path is 'x'; wanted a folder that is there"),
+        (("--data_path", "x"), "error: --data-path is 'x'; wanted an existing folder"),
+        (
+            ("--graph_schema", "tcp://h:1"),
+            "error: --graph_schema is tcp://h:1, the address of a server; give a unigraph or",
+        ),
+        (("--graph_schema", "s3://b/x"), "error: s3://b/x is not on this machine"),
+        (
+            ("--sampling_spec", "tcp://h:1"),
+            "error: tcp://h:1 is the address of a server; give the path of a local file",
+        ),
+        (("--labels", "x"), "error: --labels are ['x'], but there is no readout to move them to; give --readout"),
         (("--direct_num_workers", 2), "error: --direct_num_workers is not for this sampler: give --workers"),
         (("--edge_aggregation_method", "graph"), "error: --edge_aggregation_method is 'graph'; it must be one of"),
         (("--", "--region=x"), "error: ['--region=x'] are options of a Beam pipeline; give --runner too"),
@@ -120,9 +142,9 @@ def test_places_and_sources_that_cannot_be_are_one_line(run_command: RunCommand,
     (world / "file").write_text("")
     result = run_command(*words_of(world, "--out", world / "file/x"))
     assert result.status == 2 and result.err.count("\n") == 1
-    assert f"--out is {world}/file/x, where nothing can be written" in result.err
+    assert f"--out is {world}/file/x, which cannot be written" in result.err
     result = run_command(*words_of(world, "--out", "/proc/none/x"))
-    assert result.status == 2 and "--out is /proc/none/x, where nothing can be written" in result.err
+    assert result.status == 2 and "--out is /proc/none/x, which cannot be written" in result.err
     result = run_command(*words_of(world, "--out", world / "x.parquet"))
     assert result.status == 2 and "--file-format is tfrecord; give --file-format parquet" in result.err
     (world / "none").mkdir()
@@ -136,7 +158,7 @@ def test_the_schema_of_a_unigraph_is_not_replaced(run_command: RunCommand, world
     schema.write_text('node_sets { key: "n" value { metadata { filename: "n.csv" } } }')
     before = schema.read_bytes()
     result = run_command(*words_of(world, "--out", schema.with_suffix(""), "--overwrite"))
-    assert result.status == 2 and "is no export's schema: it is a unigraph's; give another name" in result.err
+    assert result.status == 2 and "is the schema of a unigraph, not of an export; give another name" in result.err
     assert schema.read_bytes() == before
 
 

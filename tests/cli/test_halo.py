@@ -33,7 +33,7 @@ def test_lines(root, capsys):
     assert main(["inspect", str(root)]) == 0
     assert "halo of 2 hops" in capsys.readouterr().out
     assert main(["halo", str(root / "manifest.json"), "--hops", "0"]) == 0
-    assert "none: what was there is removed" in capsys.readouterr().out
+    assert "none: the old halo is removed" in capsys.readouterr().out
     assert hopstream.open_dataset(root).manifest.halo is None
 
 

@@ -120,7 +120,7 @@ def test_a_table_that_is_not_what_the_json_says(run_command, tables: Path, tmp_p
 @pytest.mark.parametrize("out", ["tables", "tables/parts", "."])
 def test_nothing_is_written_over_the_source(run_command, tables: Path, tmp_path: Path, out: str):
     result = run_command("ingest", tables, "--out", tmp_path / out, "--overwrite")
-    assert result.status == 2 and "; give a folder beside what is read" in result.err
+    assert result.status == 2 and "; give a folder apart from the input" in result.err
     assert (tables / "papers.csv").exists()
 
 
@@ -138,4 +138,4 @@ def test_arrays_that_fit_nothing(run_command, npz: Path, tables: Path, tmp_path:
         result = run_command("ingest", tmp_path / "a.npz", "--out", tmp_path / str(number), "--ignore", words)
         assert result.status == 0, result.err
     result = run_command("ingest", tables, "--out", tmp_path / "d", "--ignore", "w")
-    assert result.status == 2 and "--ignore is for .npz files" in result.err
+    assert result.status == 2 and "--ignore is only for .npz files" in result.err

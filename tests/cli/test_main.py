@@ -126,10 +126,13 @@ def test_a_folder_that_is_no_dataset_is_the_users_fault(run_command, tmp_path: P
         assert result.status == 2 and f"{path} is not a dataset" in result.err, result.err
 
 
-def test_a_missing_cluster_file_is_not_taken_for_a_dataset(run_command, tmp_path: Path):
-    result = run_command("inspect", tmp_path / "c.json")
+@pytest.mark.parametrize(
+    ("verb", "instead"), [("inspect", "the path of a dataset"), ("top", "the addresses of servers")]
+)
+def test_a_missing_cluster_file_is_not_taken_for_a_dataset(run_command, tmp_path: Path, verb: str, instead: str):
+    result = run_command(verb, tmp_path / "c.json")
     assert result.status == 2
-    assert result.err == f"error: {tmp_path}/c.json is missing; start the servers, or give the path of a dataset\n"
+    assert result.err == f"error: {tmp_path}/c.json is missing; start the servers, or give {instead}\n"
 
 
 @pytest.mark.parametrize(

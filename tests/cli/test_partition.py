@@ -131,8 +131,8 @@ def test_owners_from_files(run_command, typed_graph: Graph, one: Path, tmp_path:
     ("extra", "message"),
     [
         (("--method", "file"), "--method file needs --owners"),
-        (("--owners", "x"), "--owners is for --method file, and --method is kaminpar"),
-        (("--method", "metis", "--owners", "x"), "--owners is for --method file, and --method is metis"),
+        (("--owners", "x"), "--owners is only for --method file, and --method is kaminpar"),
+        (("--method", "metis", "--owners", "x"), "--owners is only for --method file, and --method is metis"),
     ],
 )
 def test_owners_and_their_method_go_together(
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_made_is_named(run_command, one: Path):
 @pytest.mark.parametrize("out", ["one", "one/parts", "."])
 def test_nothing_is_written_over_the_source(run_command, one: Path, tmp_path: Path, out: str):
     result = run_command("partition", one, "--out", tmp_path / out, "--overwrite")
-    assert result.status == 2 and "; give a folder beside what is read" in result.err
+    assert result.status == 2 and "; give a folder apart from the input" in result.err
     open_dataset(one, verify=True)
 
 

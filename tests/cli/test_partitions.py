@@ -99,7 +99,7 @@ def test_they_can_be_cut_anew(run_command, source: Path, tmp_path: Path):
 def test_what_is_read_piece_by_piece_is_not_this(run_command, source: Path, tmp_path: Path):
     result = run_command("partition", source, "--parts", "2", "--memory", "1G", "--out", tmp_path / "two")
     assert result.status == 2
-    assert "is neither tables nor a chunked graph, which alone are read piece by piece" in result.err
+    assert "is neither tables nor a chunked graph, the only inputs of prepare" in result.err
 
 
 @FEWER
@@ -107,7 +107,7 @@ def test_what_tables_alone_have_is_refused(run_command, source: Path, tmp_path: 
     for flags in (("--on-dangling", "drop"), ("--on-duplicate", "drop"), ("--no-keep-raw-ids",)):
         result = run_command("ingest", source, "--out", tmp_path / "ours", *flags)
         assert result.status == 2
-        assert result.err == f"error: {flags[0]} is for tables, and {source} is none; leave it out\n"
+        assert result.err == f"error: {flags[0]} is only for tables; {source} is not one: leave it out\n"
 
 
 @FEWER

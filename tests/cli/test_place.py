@@ -130,8 +130,8 @@ def test_parts_that_are_here_are_served(tmp_path, chunks, run_command, processes
     server.process.terminate()
     assert processes.wait_for_end(server).status == 0
     for words, message in [
-        ((tmp_path / "a",), f"part-00001 is missing: roots.json says that part 1 lies in {tmp_path}/b"),
-        ((tmp_path / "out", "--parts", "here"), "has the folder of no part"),
+        ((tmp_path / "a",), f"part-00001 is missing: roots.json lists part 1 in {tmp_path}/b"),
+        ((tmp_path / "out", "--parts", "here"), "has no folder of a part"),
         ((tmp_path / "a", "--server", 0), "cluster.json is missing"),
         (("s3://u:hidden@bucket/mag",), "s3://bucket/mag is not a folder of this machine; give --cache-dir"),
         ((tmp_path / "a", "--server", 0, "--parts", "0"), "leave out --parts and --location"),
@@ -166,12 +166,12 @@ def test_what_is_refused(tmp_path, chunks, run_command):
         (["--move"], "--move needs places"),
         (["--root", tmp_path / "r", "--root", tmp_path / "r"], "are one folder"),
         (["--root", tmp_path / "r", "--root", tmp_path / "r" / "s"], "another root"),
-        (["--root", tmp_path / "out" / "x", "--root", tmp_path / "r"], "lie in each other"),
+        (["--root", tmp_path / "out" / "x", "--root", tmp_path / "r"], "contains the other"),
         (["--root", tmp_path / "in" / "r"], "the chunked graph"),
-        (["--root", tmp_path / "holds"], "holds 'notes.txt', which is of no dataset"),
+        (["--root", tmp_path / "holds"], "holds 'notes.txt', which does not belong to a dataset"),
         ([word for k in range(9) for word in ("--root", tmp_path / f"r{k}")], "9 roots are given for"),
         (["--root", tmp_path / "a", "--root", tmp_path / "b", "--ip-config", tmp_path / "three"], "there are 2 roots"),
-        (["--tls"], "--tls says how the servers of --ip-config are reached"),
+        (["--tls"], "--tls is for the servers of --ip-config"),
     ]:
         refused = run_command(*chunks, *more)
         assert (refused.status, refused.out) == (2, "")

@@ -81,7 +81,7 @@ def test_memory_has_a_default_and_what_was_ended_goes_on(
     assert first.status == 1
     assert re.match(r"plan    memory   \S+ .B \(60 % of \S+ .B free\) for all processes", first.out)
     second = run_command("prepare", chunks, *flags)
-    assert second.status == 0 and second.out.splitlines()[1].strip() == "1/2      assign: was done before"
+    assert second.status == 0 and second.out.splitlines()[1].strip() == "1/2      assign: already done"
     wanted = hopstream.write_parts(hopstream.read_graph(chunks), tmp_path / "q", num_parts=2, method="hash")
     assert hopstream.open_dataset(tmp_path / "p").manifest.dataset_id == wanted.dataset_id
 
@@ -91,9 +91,9 @@ def test_memory_has_a_default_and_what_was_ended_goes_on(
     [
         (
             ["--method", "file"],
-            "--method is 'file', and prepare assigns nodes itself; to use parts of your own, chunk the tables",
+            "--method is 'file', but prepare assigns nodes itself; to use parts of your own, chunk the tables",
         ),
-        (["--on-dangling", "drop"], "--on-dangling is for tables, and "),
+        (["--on-dangling", "drop"], "--on-dangling is only for tables; "),
         (["--memory", "1MB"], "--memory is 1MB; method 'kaminpar' on "),
         (["--raw-ids"], "No such option: --raw-ids"),
     ],

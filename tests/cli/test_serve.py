@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,12 @@ import pytest
 from hopstream.cli.serve import parts_text
 from hopstream.cli.server_flags import TOKEN_VARIABLE
 from hopstream.dataset.layout import read_manifest
-from hopstream.errors import AccessDenied, StoreUnavailable
+from hopstream.errors import AccessDenied, FormatError, StoreUnavailable
 from hopstream.store.remote import RemoteStore
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.connection import Connection
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
 from hopstream.transport.security import ClientSecurity
 
 
@@ -73,6 +77,17 @@ def test_the_token_is_asked_for(processes, parts: Path, tmp_path: Path):
             RemoteStore(location, StoreSettings(security=ClientSecurity(token=token)))
     RemoteStore(location, StoreSettings(security=ClientSecurity(token="s3cret"))).close()
     assert not any("s3cret" in word for word in server.process.args)
+
+
+def test_the_last_line_tells_refusals_from_failures(processes, parts: Path):
+    server = processes.start("serve", parts)
+    processes.wait_for(server, lambda: bool(server.lines))
+    connection = Connection(Location.parse(server.lines[0].split()[1]), ClientSecurity())
+    with closing(connection), pytest.raises(FormatError):
+        connection.ask(Frame({"op": "nonsense"}), 10.0, "a test")
+    os.kill(server.process.pid, signal.SIGTERM)
+    last = processes.wait_for_end(server).out.splitlines()[-1]
+    assert last.endswith(", 1 refused") and "failed" not in last, last
 
 
 def test_the_token_of_the_environment(processes, run_command, parts: Path, tmp_path: Path, monkeypatch):
@@ -146,7 +161,7 @@ def test_damage_of_equal_length_is_found_before_anything_is_served(run_command, 
     [
         (("--location", "tls://127.0.0.1:0"), "needs a certificate; give --tls-cert and --tls-key"),
         (("--tls-cert", "x"), "--tls-cert and --tls-key go together; give --tls-key too"),
-        (("--client-ca", "x"), "--client-ca is for TLS; give --tls-cert and --tls-key too"),
+        (("--client-ca", "x"), "--client-ca is only for TLS; give --tls-cert and --tls-key too"),
         (("--location", "tcp://0.0.0.0:0"), "or allow it with --insecure"),
     ],
 )

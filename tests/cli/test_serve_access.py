@@ -100,7 +100,7 @@ def test_the_environment_counts_where_no_file_is_given(files: dict[str, Path], m
         (ClientAccess, {"server_ca": "table"}, "is not a PEM file"),
         (ClientAccess, {"server_ca": "none"}, "none cannot be read"),
         (ServerAccess, {"tls_key": "key"}, "give --tls-cert too"),
-        (ServerAccess, {"client_ca": "ca"}, "--client-ca is for TLS"),
+        (ServerAccess, {"client_ca": "ca"}, "--client-ca is only for TLS"),
     ],
     ids=range(7),
 )
@@ -118,7 +118,10 @@ def test_mistakes_are_told_before_anything_is_served_or_asked(
         (("--token-file", "{wrong}"), "wrong:3 has 2 words; a token file is one token alone, or lines of"),
         (("--location", "unix://relative"), "is not a location; write unix:// and an absolute path"),
         (("--location", f"unix:///{'x' * 107}"), "of at most 107 bytes"),
-        (("--location", "unix:///run/s", "--tls-cert", "{cert}", "--tls-key", "{key}"), "--tls-cert is for tls://"),
+        (
+            ("--location", "unix:///run/s", "--tls-cert", "{cert}", "--tls-key", "{key}"),
+            "--tls-cert is only for tls://",
+        ),
         (("--location", "grpc+tls://127.0.0.1:0"), "needs a certificate; give --tls-cert and --tls-key"),
         (("--location", "udp://127.0.0.1:0"), "write tcp://host:port, tls://host:port or unix:///path"),
     ],
@@ -178,7 +181,7 @@ def test_a_table_of_tokens_is_read_anew(processes, run_command, parts: Path, fil
     assert run_command("top", location, "--once", "--token-file", one).status == 0
     result = stop(processes, server)
     assert result.status == 0 and f"{files['table']}:2 has 1 word; " in result.err
-    assert "what was read before stays in force" in result.err
+    assert "the previous content stays in use" in result.err
 
 
 @pytest.mark.slow

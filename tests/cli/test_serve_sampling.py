@@ -97,7 +97,7 @@ def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
     results = [stop(processes, server) for server in servers]
     for result in results:
         assert (result.status, result.err.count("\n")) == (0, 0)
-        assert result.err.startswith(f"WARNING: {path} is not there yet, so the server cannot find the others")
+        assert result.err.startswith(f"WARNING: {path} does not exist yet, so this server cannot find the others")
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Pat
     words = ("--cluster", tmp_path / "none.json", "--json")
     servers = [processes.start("serve", parts, "--parts", part, *words) for part in (0, 1)]
     locations = ",".join(processes.wait_for_fact(server, "stage", "ready")["location"] for server in servers)
-    with pytest.raises(StoreUnavailable, match=r"none\.json is not there yet"):
+    with pytest.raises(StoreUnavailable, match=r"none\.json does not exist yet"):
         loader_of(RemoteGraph(locations, settings=REMOTE, timeout_s=0.5))
     assert [stop(processes, server).status for server in servers] == [0, 0]
 
@@ -254,8 +254,8 @@ def test_a_server_that_does_not_sample_says_so(processes, parts: Path):
     ("words", "message"),
     [
         (("--parts", "0", "--sample"), "--sample needs the whole graph, and this server serves 1 of its 2 parts"),
-        (("--threads", "2"), "--threads: for sampling, which is off; give --cluster, or --sample with all parts"),
-        (("--no-map-local",), "--map-local: for sampling, which is off"),
+        (("--threads", "2"), "--threads: sampling is off; give --cluster, or --sample with all parts"),
+        (("--no-map-local",), "--map-local: sampling is off"),
         (("--sample", "--threads", "-1"), "--threads is -1"),
         (("--sample", "--credit", "0"), "--credit is 0"),
         (("--sample", "--lease-s", "0"), "--lease-s is 0"),

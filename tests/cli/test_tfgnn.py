@@ -58,7 +58,7 @@ def test_validate_tells_every_problem_and_remark(run_command, tmp_path):
     assert result.status == 1 and result.err == ""
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines] == ["wrong", "wrong", "remark", "remark", "done"]
-    assert "'#size'" in lines[0] and "'b', which is no node set" in lines[1]
+    assert "'#size'" in lines[0] and "'b', which is not a node set" in lines[1]
     assert "2 problems, 2 remarks" in lines[-1]
     facts = run_command("tfgnn", "validate", path, "--json").facts
     assert [fact["stage"] for fact in facts] == ["wrong", "wrong", "remark", "remark", "done"]
@@ -183,7 +183,7 @@ def test_random_makes_folders_and_replaces_nothing(run_command, schema, tmp_path
     first = out.with_name("t-00000-of-00002")
     before = first.read_bytes()
     again = run_command("tfgnn", "random", schema, "--out", out, "--rng-seed", 9)
-    assert again.status == 2 and f"{first} is already there; give --overwrite" in again.err
+    assert again.status == 2 and f"{first} exists already; give --overwrite" in again.err
     assert first.read_bytes() == before
     assert run_command("tfgnn", "random", schema, "--out", out, "--rng-seed", 9, "--overwrite").status == 0
     assert first.read_bytes() != before
@@ -202,7 +202,7 @@ def test_parquet_files_are_read_too(run_command, schema, examples, tmp_path):
     assert [fact["example"]["nodes/paper"]["x"] for fact in facts] == [[0.1, "NaN"], [1.0, 2.0], [0.1, "NaN"]]
     assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "e.parquet").status == 0
     mixed = run_command("tfgnn", "stats", tmp_path / "e.parquet", examples)
-    assert mixed.status == 2 and "is no Parquet file" in mixed.err
+    assert mixed.status == 2 and "is not a Parquet file, but " in mixed.err
 
 
 def test_validate_says_what_is_wanted_once_for_each_feature(run_command, schema, tmp_path):
@@ -214,7 +214,7 @@ def test_validate_says_what_is_wanted_once_for_each_feature(run_command, schema,
     lines = [line for line in result.out.splitlines() if not line.startswith("done")]
     assert len(lines) == 3 and result.status == 1
     assert lines[0].startswith("remark") and lines[0].endswith("none has no examples")
-    assert "record 0: nodes/paper.x is not there; 2 items of shape [] have 2 (and so are 2 other records)" in lines[1]
+    assert "record 0: nodes/paper.x is missing; 2 items of shape [] have 2 (and so are 2 other records)" in lines[1]
     assert lines[2].endswith("record 2: nodes/paper.name has 1 values; 2 items of shape [] have 2")
     assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "none").status == 0
 
@@ -240,7 +240,7 @@ def test_folders_and_prefixes_of_shards_are_explained(run_command, schema, tmp_p
     out = tmp_path / "data" / "t"
     assert run_command("tfgnn", "random", schema, "--out", f"{out}@2").status == 0
     for given, what in (
-        (out, f"is not there; there is {out}@2"),
+        (out, f"does not exist; there is {out}@2"),
         (out.parent, f"is a folder; name files, such as {out}@2"),
     ):
         for verb in (("validate", schema, "--examples"), ("print",), ("stats",)):

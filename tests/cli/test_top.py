@@ -182,7 +182,7 @@ def test_bad_options(run_command, words: tuple[str, ...], message: str):
 
 
 def stats(uptime_s: float, num_requests: int) -> dict[str, float]:
-    return {"num_requests": num_requests, "num_failures": 0, "num_bytes": 0, "uptime_s": uptime_s}
+    return {"num_requests": num_requests, "num_refusals": 0, "num_failures": 0, "num_bytes": 0, "uptime_s": uptime_s}
 
 
 def channel(number: int, sampling_s: float, num_fetched: int) -> dict[str, Any]:

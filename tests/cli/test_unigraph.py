@@ -59,7 +59,7 @@ def test_names_that_loaders_attach_are_named_once(run_command, unigraph, tmp_pat
         caplog.clear()
         read_graph(folder)
         assert len(caplog.messages) == 1
-        assert caplog.messages[0].startswith("features n.n_id have names that loaders attach to PyG batches")
+        assert caplog.messages[0].startswith("features n.n_id have the names of attributes of PyG batches")
 
 
 def test_records_by_way_of_partition(run_command, unigraph, tmp_path):
@@ -83,7 +83,7 @@ def test_a_folder_of_data(run_command, unigraph, tmp_path, verb):
     memory = ("--memory", "2GiB", "--workers", 0) if verb.endswith("--memory") else ()
     command = (verb.split()[0], schema, "--out", tmp_path / "o", "--on-dangling", "drop", *memory)
     result = run_command(*command)
-    assert result.status == 2 and "give --data-path, a folder that all files lie below" in result.err
+    assert result.status == 2 and "give --data-path, a folder that contains all files" in result.err
     result = run_command(*command, "--data-path", unigraph)
     assert result.status == 0, result.err
     assert (
@@ -97,9 +97,9 @@ def test_a_folder_of_data_is_for_unigraphs(run_command, unigraph, tmp_path):
     for memory in ((), ("--memory", "2GiB")):
         flags = ("--out", tmp_path / "d", *memory, "--data-path")
         result = run_command("partition", tmp_path / "c", *flags, unigraph)
-        assert result.status == 2 and "--data-path is for unigraphs, and " in result.err
+        assert result.status == 2 and "--data-path is only for unigraphs; " in result.err
         result = run_command("partition", unigraph, *flags, tmp_path / "none")
-        assert result.status == 2 and "; wanted a folder that is there" in result.err
+        assert result.status == 2 and "; wanted an existing folder" in result.err
 
 
 def test_what_is_held_is_read_first(run_command, unigraph, tmp_path):
@@ -113,7 +113,7 @@ def test_what_is_held_is_read_first(run_command, unigraph, tmp_path):
     [
         (["--format", "json"], "--format is 'json'"),
         (["--shards", 0], "--shards is 0"),
-        (["--format", "csv", "--compress"], "--compress is for tfrecord"),
+        (["--format", "csv", "--compress"], "--compress is only for tfrecord"),
         (["--ids", "n.doi"], "--ids name 'n.doi'"),
         ([], "read with --on-dangling drop to leave such edges out"),
     ],

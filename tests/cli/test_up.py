@@ -186,8 +186,8 @@ def test_servers_that_take_too_long(processes, parts: Path):
     [
         (("--servers", "3"), "the dataset has 2 parts to share"),
         (("--servers", "0"), "servers is 0; it must be 1 or more"),
-        (("--cluster-file", "{}/manifest.json"), "is no cluster file; give another path"),
-        (("--cluster-file", "{}/no/such/cluster.json"), "lies in no folder"),
+        (("--cluster-file", "{}/manifest.json"), "is not a cluster file; give another path"),
+        (("--cluster-file", "{}/no/such/cluster.json"), "does not exist; give a path in an existing folder"),
         (("--cluster-file", "/proc/cluster.json"), "the cluster file /proc/cluster.json cannot be written: "),
         (("--start-timeout-s", "0"), "--start-timeout-s is 0"),
     ],

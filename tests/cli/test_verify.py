@@ -68,15 +68,17 @@ def test_some_parts(written, capsys):
     place(written / "d", [written / "a", written / "b"], num_workers=0, move=True)
     assert main(["verify", str(written / "b")]) == 2
     error = capsys.readouterr().err
-    assert f"lacks part 0 of 0..1, which roots.json says lie in {written / 'a'}" in error
-    assert "check those that are here by --parts 1" in error
+    assert f"lacks parts 0 of 0..1, which roots.json lists in {written / 'a'}" in error
+    assert "verify the parts that it has with --parts 1" in error
     for words in (["--parts", "1"], ["--parts", "here"], ["--parts", "1", "--against", str(written / "c")]):
         assert main(["verify", str(written / "b"), *words]) == 0, capsys.readouterr().out
         lines = capsys.readouterr().out.splitlines()
         results = {line.split()[0]: line.rsplit("  ", 1)[-1] for line in lines[1:] if line.split()[0] in KINDS}
         assert results["files"] == results["order"] == "ok"
-        assert results["edges"].startswith("ok; in part skipped (only some parts are looked at, so edges that no part")
-        assert results["graph"].startswith("skipped (its id is made of all that the graph holds")
+        assert results["edges"].startswith(
+            "ok; in part skipped (only some parts are checked, so edges that are in no part"
+        )
+        assert results["graph"].startswith("skipped (its id covers the whole graph")
     assert main(["verify", str(written / "b"), "--parts", "here", "--json"]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"graph", "halo"} <= set(last["not_checked"])
@@ -84,7 +86,7 @@ def test_some_parts(written, capsys):
         assert main(["verify", str(written / "b"), *words]) == 2
         assert message in capsys.readouterr().err
     assert main(["verify", str(written / "d"), "--parts", "here"]) == 2
-    assert "has the folder of no part" in capsys.readouterr().err
+    assert "has no folder of a part" in capsys.readouterr().err
     (written / "b" / FEATURE).unlink()
     assert main(["verify", str(written / "b"), "--parts", "here"]) == 1
     assert "wrong   part-00001: 1 finding" in capsys.readouterr().out
@@ -117,4 +119,4 @@ def test_tables_are_read_as_they_were(tmp_path, capsys):
     assert main(["verify", written, "--against", source]) == 2
     assert "no person node has" in capsys.readouterr().err
     assert main(["verify", written, "--against", source, *dropping, "--no-keep-raw-ids"]) == 1
-    assert "\n        schema    person.name: is string; in the source it is not there" in capsys.readouterr().out
+    assert "\n        schema    person.name: is string; in the source it is missing" in capsys.readouterr().out

@@ -204,7 +204,7 @@ def test_offsets_that_lead_elsewhere_are_noticed_at_once(written):
         array = np.load(path)
         array[position] += 1
         np.save(path, array)
-        with pytest.raises(FormatError, match="must lead from 0 to"):
+        with pytest.raises(FormatError, match="must ascend from 0 to"):
             open_all(written)
         path.write_bytes(before)
 

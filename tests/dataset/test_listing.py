@@ -24,7 +24,7 @@ def test_lines_comments_and_blanks(tmp_path: Path):
         (b" \n# a\n", "list names no thing"),
         (b"a\nb c\n", "list:2 has 2 words; a line is 'name'"),
         (b"\xff\xfe", "list cannot be read"),
-        (b"a" * 20, "list has more than 19 bytes; it is no list of things"),
+        (b"a" * 20, "list has more than 19 bytes, so it is not a list of things"),
     ],
 )
 def test_what_is_no_list(tmp_path: Path, monkeypatch, data: bytes, message: str):

@@ -65,8 +65,8 @@ CONTRADICTIONS = [
     (lambda v: v.update(num_parts=True), "num_parts is True"),
     (lambda v: v.update(num_parts=10**9), "num_parts is 1000000000"),
     (lambda v: v.update(directions=["out", "in"]), "must be in, out or both"),
-    (lambda v: v["node_offsets"].pop("paper"), "id ranges are of node types"),
-    (lambda v: v["node_offsets"].update(venue=[0, 0, 0]), "id ranges are of node types"),
+    (lambda v: v["node_offsets"].pop("paper"), "id ranges are for node types"),
+    (lambda v: v["node_offsets"].update(venue=[0, 0, 0]), "id ranges are for node types"),
     (lambda v: v["node_offsets"].update(paper=[0, 1, "2"]), "offsets must be integers"),
     (lambda v: v["node_offsets"].update(paper=[0, 40, 60]), "it must be int64"),
     (lambda v: v["node_offsets"].update(paper=[0, 40, 1 << 70]), "is not a manifest"),
@@ -75,11 +75,11 @@ CONTRADICTIONS = [
     (lambda v: v["edge_offsets"][0].update(offsets=[0, 1, 2]), "it must be"),
     (lambda v: v["files"].pop(KEY_FILE), f"does not list {KEY_FILE}"),
     (lambda v: v["files"].update({"../x.npy": v["files"][KEY_FILE]}), r"lists '../x.npy'"),
-    (lambda v: v["files"].update({"/etc/passwd": v["files"][KEY_FILE]}), "no file of its schema has this name"),
+    (lambda v: v["files"].update({"/etc/passwd": v["files"][KEY_FILE]}), "which is not a file of its schema"),
     (lambda v: v["files"][KEY_FILE].update(dtype="int32"), r"int32\[30\]; it must be int64"),
     (lambda v: v["files"][KEY_FILE].update(shape=[31]), r"int64\[31\]; it must be int64"),
     (lambda v: v["files"][KEY_FILE].update(crc32c="zz"), "not a file record"),
-    (lambda v: v["schema"]["nodes"].update(venue={}), "id ranges are of node types"),
+    (lambda v: v["schema"]["nodes"].update(venue={}), "id ranges are for node types"),
     (lambda v: v["schema"]["nodes"]["paper"].update(y={"dtype": "int8", "shape": [], "ragged": False}), "y.npy"),
     (lambda v: v["schema"]["nodes"]["paper"]["feat"].update(dtype="object"), "is not a manifest"),
     (lambda v: v.update(has_edge_keys=False), "lists 'part-00000/edge/"),
@@ -110,11 +110,11 @@ def test_contradictions_are_refused(root, change, message):
 def test_the_fingerprint_guards_the_content(root):
     whole, before = (root / "manifest.json").read_text(), read_manifest(root).dataset_id
     edit(root, lambda v: v["files"][KEY_FILE].update(crc32c="00000000"))
-    with pytest.raises(ChecksumError, match=rf"has content \w+; it says {before}; copy the file again"):
+    with pytest.raises(ChecksumError, match=rf"has content \w+, but its dataset_id is {before}; copy the file again"):
         read_manifest(root)
     (root / "manifest.json").write_text(whole)
     edit(root, lambda v: v.update(dataset_id="0" * 32))
-    with pytest.raises(ChecksumError, match=f"has content {before}; it says 0000"):
+    with pytest.raises(ChecksumError, match=f"has content {before}, but its dataset_id is 0000"):
         read_manifest(root)
     (root / "manifest.json").write_text(whole)
     edit(root, lambda v: [v["made_by"].update(method="hash"), v.pop("digest")])

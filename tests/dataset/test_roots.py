@@ -46,7 +46,7 @@ def test_a_folder_with_some_parts_opens_and_names_the_others(folder: Path):
     with pytest.raises(FormatError, match=r"part-00001 is missing; write the dataset again or copy the folder$"):
         dataset.open_part(1)
     write_roots(folder)
-    with pytest.raises(FormatError, match=r"part 1 lies in s3://bucket/m1 and in /nfs/m2; open it there, get it with"):
+    with pytest.raises(FormatError, match=r"lists part 1 in s3://bucket/m1 and in /nfs/m2; open it there, get it with"):
         dataset.open_part(1)
     write_roots(folder, "of-another-dataset")
     with pytest.raises(FormatError, match="write the dataset again or copy the folder"):

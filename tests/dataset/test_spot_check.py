@@ -163,7 +163,7 @@ def test_stores_and_loaders_check_what_they_map(root):
         for given in ({"verify": "sample"}, {"store_settings": sampled}, {"verify": "full", "rank": 0}):
             with pytest.raises(ChecksumError, match=r"user/key\.npy"):
                 hopstream.NeighborLoader(source, **options, **given)
-    with open_store(root) as store, pytest.raises(SettingsError, match="a folder that the loader opens itself"):
+    with open_store(root) as store, pytest.raises(SettingsError, match="the source is open already"):
         hopstream.NeighborLoader(store, verify="sample", **options)
 
 

@@ -193,7 +193,8 @@ def ragged() -> RaggedArray:
         (two_nodes(t=np.zeros(3, np.bool_)), SchemaError, r"bool\[rows\]; times are one integer per row, or rename"),
         (two_nodes(t=ragged()), SchemaError, r"int64\[rows, ragged\]; times are one integer"),
         (two_nodes(t=RaggedArray.from_strings(["1", "2", "3"])), SchemaError, "is string; times are one integer"),
-        (two_nodes(t=np.array([1, 2, 1 << 63], np.uint64)), SchemaError, r"t\[2\] is 9223372036854775808; times fit"),
+        (two_nodes(t=np.array([1, 2, 1 << 63], np.uint64)), SchemaError,
+         r"t\[2\] is 9223372036854775808; times must fit"),
         (two_nodes(node_time=[0.5, 1], t=np.arange(3)), SchemaError, r"^node\.t is float64\[rows\]"),
     ],
 )  # fmt: skip
@@ -230,7 +231,7 @@ def test_times_may_be_negative_and_as_large_as_int64(tmp_path):
             r"w\[1\] is 9007199254740993; integer weights go up to",
         ),
         (two_nodes(w=np.array([1, 2**53, 1], np.uint64)), None, None),
-        (two_nodes(w=np.zeros(3, np.int8)), SchemaError, "is 0 for all 3 edges, so none could be drawn"),
+        (two_nodes(w=np.zeros(3, np.int8)), SchemaError, "is 0 for all 3 edges, so none can be sampled"),
         (two_nodes(w=-np.zeros(3)), SchemaError, "is 0 for all 3 edges"),
         (two_nodes(w=np.ones((3, 2))), SchemaError, r"is float64\[rows, 2\]; weights are one integer or float"),
         (two_nodes(w=np.ones(3, np.bool_)), SchemaError, r"bool\[rows\]; weights are"),

@@ -100,12 +100,16 @@ FORGERIES = [
     (
         f"{LINK}/src_key.npy",
         lambda keys: (keys + 1) % 30,
-        r"edge key \d+ is not the edge that the links of part 1 have",
+        r"edge key \d+ differs from the edge of this key in the links of part 1",
     ),
-    (f"{LINK}/time.npy", lambda times: times + 1, r"edge key \d+ is not the edge that the links of part 1 have"),
+    (
+        f"{LINK}/time.npy",
+        lambda times: times + 1,
+        r"edge key \d+ differs from the edge of this key in the links of part 1",
+    ),
     (f"{LINK}/splits/train.npy", put(0, 0), r"split 'train' lie in 0\.\.\d+; they must be in 50\.\.99"),
     (f"{LINK}/splits/train.npy", lambda keys: keys[::-1].copy(), "split 'train' do not ascend"),
-    (f"{RATES_IN}/key.npy", lambda keys: keys[::-1].copy(), "is not the edge that the links of part"),
+    (f"{RATES_IN}/key.npy", lambda keys: keys[::-1].copy(), "differs from the edge of this key in the links of part"),
 ]
 
 
@@ -121,7 +125,7 @@ def test_a_machine_verifies_what_it_has(written):
     dataset = forge(written, f"{LINK}/time.npy", lambda times: times + 1)
     dataset.verify([0])
     dataset.verify([2, 0])
-    with pytest.raises(FormatError, match="is not the edge that the links of part 1 have by this key"):
+    with pytest.raises(FormatError, match="differs from the edge of this key in the links of part 1"):
         dataset.verify([1])
 
 

@@ -30,7 +30,7 @@ def test_nothing_is_asked_for():
         ("100GB", None, 64, "100GB"),
         ("3GB", 7, 7, "3GB"),
         (None, 2, 2, "9.6 GB (60 % of 16.0 GB free)"),
-        (None, 30, 30, "12.2 GB (the least that it needs of 16.0 GB free)"),
+        (None, 30, 30, "12.2 GB (the minimum; 16.0 GB free)"),
     ],
 )
 def test_what_is_not_asked_for_fits(memory, num_workers, got, text):

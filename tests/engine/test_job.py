@@ -79,7 +79,9 @@ def test_a_broken_marker_counts_for_nothing(engine, tmp_path, text):
 def test_a_job_of_another_digest_is_refused(engine, tmp_path):
     Job(tmp_path, "a", engine).run("stage", echoes(1))
     assert job_digest(tmp_path) == "a"
-    with pytest.raises(StateError, match=r"holds the work of another job \(digest a; this one has b\)"):
+    with pytest.raises(
+        StateError, match=r"holds the work of a job with another source or other settings \(digest a; this job has b\)"
+    ):
         Job(tmp_path, "b", engine)
     (tmp_path / "job.json").write_text("{")
     assert job_digest(tmp_path) is None

@@ -160,7 +160,10 @@ def test_a_worker_that_gives_no_sign_of_life_is_replaced(tmp_path):
 
 
 def test_a_task_past_its_deadline_is_ended(tmp_path):
-    with local_engine(1, settings=SHORT) as pool, pytest.raises(TaskTimeout, match=r"task wait was not done in 1 s"):
+    with (
+        local_engine(1, settings=SHORT) as pool,
+        pytest.raises(TaskTimeout, match=r"task wait did not finish within 1 s"),
+    ):
         pool.map([waiting_task(tmp_path)], never)
     assert not any(map(_is_alive, begun(tmp_path, 1)))
 

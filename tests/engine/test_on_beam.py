@@ -38,7 +38,10 @@ def test_tasks_run_in_processes_of_the_runner(tmp_path):
 @pytest.mark.slow
 def test_a_task_past_its_deadline_is_an_error(tmp_path):
     try:
-        with beam_engine(settings=SHORT) as engine, pytest.raises(TaskTimeout, match="no task was done in 1 s; 1 are"):
+        with (
+            beam_engine(settings=SHORT) as engine,
+            pytest.raises(TaskTimeout, match="no task finished within 1 s; 1 are"),
+        ):
             engine.map([waiting_task(tmp_path)], never, folder=tmp_path / "outcomes")
     finally:
         (tmp_path / "go").touch()
@@ -66,7 +69,7 @@ def test_a_pipeline_that_fails_is_told(tmp_path):
 
 
 def test_what_cannot_be_is_refused(monkeypatch):
-    with pytest.raises(SettingsError, match="--runner=Nowhere is no runner"):
+    with pytest.raises(SettingsError, match="--runner=Nowhere is not a runner"):
         beam_engine(["--runner=Nowhere"])
     with pytest.raises(SettingsError, match="beam_options"):
         beam_engine(["--direct_running_mode=nonsense"])

@@ -56,7 +56,7 @@ def test_a_task_whose_worker_is_killed_is_tried_again_and_then_named(connection,
 
 
 def test_a_task_past_its_deadline_is_ended(tmp_path):
-    with ray_engine(settings=SHORT) as engine, pytest.raises(TaskTimeout, match="task wait was not done in 1 s"):
+    with ray_engine(settings=SHORT) as engine, pytest.raises(TaskTimeout, match="task wait did not finish within 1 s"):
         engine.map([waiting_task(tmp_path)], never)
     # On a busy machine it may not have begun: its wait for a processor counts.
     assert ended_within([int(path.name.split(".")[1]) for path in tmp_path.glob("begun.*")], 10.0)

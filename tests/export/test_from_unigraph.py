@@ -120,7 +120,7 @@ def test_the_schema_may_lie_elsewhere(shop: Path, capsys: pytest.CaptureFixture[
     words += ["--sampling_spec", shop.parent / "spec.pbtxt", "--output_samples", shop.parent / "verb" / "x@4"]
     assert main([str(word) for word in words]) == 0, capsys.readouterr().err
     assert digests(shop.parent / "verb") == digests(shop.parent / "wanted")
-    with pytest.raises(SettingsError, match=r"data_path is for unigraphs, and .*parts is none; leave it out"):
+    with pytest.raises(SettingsError, match=r"data_path is only for unigraphs; .*parts is not one: leave it out"):
         prepare(
             moved,
             shop.parent / "parts",
@@ -140,21 +140,40 @@ def test_node_sets_whose_ids_are_keys_have_no_ids_to_write(shop: Path, caplog: p
         path.write_text(path.read_text().replace("user ", ""))
     exported(shop, shop, "out", node_ids=True)
     assert [text for text in caplog.messages if "#id" in text] == [
-        "node_ids: no #id is written of user: the graph has no such feature of theirs"
+        "node_ids: no #id is written for user, because the graph has no feature of their raw ids"
     ]
 
 
 def test_what_cannot_be_prepared_leaves_nothing(shop: Path):
     (shop / "seeds.csv").write_text("#id\nuser 1\nnobody\n")
-    with pytest.raises(IdRangeError, match="seed 'nobody' is no user"):
+    with pytest.raises(IdRangeError, match="seed 'nobody' is not a node of type user"):
         exported(shop, shop, "out", seeds=shop / "seeds.csv")
     (shop.parent / "spec.pbtxt").write_text(SPEC.replace("STRATEGY", "LATEST_K"))
-    with pytest.raises(SettingsError, match="op 'a' draws by time, and a unigraph does not say"):
+    with pytest.raises(SettingsError, match="op 'a' samples by time, but a unigraph does not declare"):
         exported(shop, shop, "out")
     with pytest.raises(SettingsError, match="on_dangling is 'keep'; it must be one of error, drop"):
         exported(shop, shop, "out", on_dangling="keep")
     with pytest.raises(SettingsError, match=r"which lies in .*, the source"):
         export_subgraphs(shop, shop.parent / "spec.pbtxt", shop / "x", num_workers=0)
+    assert not (shop.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "seeds.csv",
+            r"seeds\.csv has no column '#id' or 'id'; its columns are \['who'\]; rename the column, or name it",
+        ),
+        ("seeds.npy", r"seeds\.npy is <U6\[1, 1\]; seeds are integers or strings \[n\]"),
+    ],
+)
+def test_columns_of_seeds_are_checked_before_a_unigraph_is_prepared(shop: Path, monkeypatch, name: str, message: str):
+    (shop / "seeds.csv").write_text("who\nuser 1\n")
+    np.save(shop / "seeds.npy", np.array([["user 1"]]))
+    monkeypatch.setattr(source_module, "prepare", lambda *words, **options: pytest.fail("prepared first"))
+    with pytest.raises(SchemaError, match=message):
+        exported(shop, shop, "out", seeds=shop / name)
     assert not (shop.parent / "out").exists()
 
 

@@ -13,6 +13,7 @@ from hopstream.export.plan import declare_link_readout, plan_of_spec, starts_fro
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SEEDS, SeedNodes
+from hopstream.schema import GraphSchema
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.graph_tensor import decode_graph, encode_graphs
@@ -92,12 +93,12 @@ def test_values_of_a_readout_fit_it(graph, tmp_path):
     _, maker = maker_of(graph, tmp_path / "parts")
     pieces = maker.make(LINKS, RNG_SEED)
     label = FeatureValues.of(np.arange(5))
-    with pytest.raises(SchemaError, match=r"_readout\.label has values of 4 items; there are 5"):
+    with pytest.raises(SchemaError, match=r"_readout.label has values of 4 items for 5 predictions"):
         with_readout_values(pieces, {"label": FeatureValues.of(np.arange(4))})
     with pytest.raises(SchemaError, match="_readout has a feature 'label' already"):
         with_readout_values(with_readout_values(pieces, {"label": label}), {"label": label})
     bare = replace(pieces, node_sets={"paper": pieces.node_sets["paper"]})
-    with pytest.raises(SchemaError, match="node set '_readout' is not there; known: paper"):
+    with pytest.raises(SchemaError, match="node set '_readout' does not exist; known: paper"):
         with_readout_values(bare, {"label": label})
 
 
@@ -121,6 +122,8 @@ def test_plans_of_links_start_from_both_ends(graph):
         plan_of_spec(alone, graph.schema)
     with pytest.raises(SchemaError, match="seed op 'link': unknown node set 'topic'"):
         plan_of_spec(alone, graph.schema, link_set="topic")
+    only = GraphSchema(nodes={"paper": {}, "#context": {}}, edges={})
+    assert plan_of_spec(alone, only).seed_types == ("paper", "paper")
     mixed = parse_spec(
         'symmetric_link_seed_op < op_name: "link" >' + op("a", ["link"]) + op("b", ["link"], "writes", 2)
     )

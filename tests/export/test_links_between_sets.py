@@ -23,10 +23,11 @@ from hopstream import prepare
 from hopstream.cli import main
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
-from hopstream.export.on_beam import SampleSubgraphs, SeedSampler
+from hopstream.export.on_beam import SampleSubgraphs
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.run import ExportReport, export_subgraphs
 from hopstream.export.samples import SeedSampling, schema_of_samples
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.load.examples import ExampleLoader
 from hopstream.preparation.write import write_parts
@@ -222,7 +223,7 @@ def test_what_cannot_be_is_refused(shop: Path, tmp_path: Path):
         exported(parts, shop, "x", link_set=None)
     with pytest.raises(SchemaError, match="op 's1': input op 'link' reaches node set 'item'; edge set 'bought' starts"):
         exported(parts, shop, "x", link_set="item")
-    for row, wanted in (("x,a", "seed 'x' is no user"), ("a,a", "seed 'a' is no item")):
+    for row, wanted in (("x,a", "seed 'x' is not a node of type user"), ("a,a", "seed 'a' is not a node of type item")):
         links.write_text(f"#source,#target\n{row}\n")
         with pytest.raises(IdRangeError, match=rf"links\.csv line 2: {wanted}"):
             exported(parts, shop, "x", seeds=links)

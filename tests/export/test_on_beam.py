@@ -15,8 +15,9 @@ from hopstream import graph_from_arrays, write_parts
 from hopstream.dataset.layout import open_dataset
 from hopstream.engine.on_beam import RUNNER_HERE
 from hopstream.errors import FormatError, SettingsError
-from hopstream.export.on_beam import OPENED, SampleSubgraphs, SeedSampler, _Place, _Sample
+from hopstream.export.on_beam import OPENED, SampleSubgraphs, _Place, _Sample
 from hopstream.export.samples import SeedSampling
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.tfrecord import read_records
 from tests.export.seed_graphs import LINK_SPEC, SPEC, name_of, write_papers
@@ -103,7 +104,7 @@ def test_integers_are_counted_by_value(tmp_path):
 def test_an_unknown_seed_fails_the_pipeline_and_is_named(papers):
     pipeline = beam.Pipeline(options=PipelineOptions(HERE))
     _ = pipeline | beam.Create(["who"]) | SampleSubgraphs(papers, SAMPLING)
-    with pytest.raises(Exception, match="seed b'who' is no node of type 'paper'"):
+    with pytest.raises(Exception, match="seed b'who' is not a node of type 'paper'"):
         run_within(pipeline)
 
 

@@ -55,16 +55,17 @@ def test_equal_hashes_are_told_apart(store, monkeypatch):
     monkeypatch.setattr(raw_ids, "hash_strings", lambda values, offsets, out: out.fill(3))
     index = RawIndex.of(store, "text")
     assert index.keys_of([NAMES[5], NAMES[998], NAMES[0]]).tolist() == [5, 998, 0]
-    with pytest.raises(IdRangeError, match="'x' is no node"):
+    with pytest.raises(IdRangeError, match="'x' is not a node"):
         index.keys_of([NAMES[5], "x"])
 
 
 def test_unknown_seeds_are_named(store):
-    with pytest.raises(IdRangeError, match=r"seed 'who' is no node of type 'text': text\.#id has no such value"):
+    with pytest.raises(IdRangeError, match=r"seed 'who' is not a node of type 'text': text.#id does not contain it"):
         RawIndex.of(store, "text").keys_of([NAMES[3], "who", "what"])
     for unknown in (-49, "x", "+6", " 6", "0x6", str(2**70), "-2"):
         with pytest.raises(
-            IdRangeError, match=rf"seed '?{re.escape(str(unknown))}'? is no node of type 'number': number.id has no"
+            IdRangeError,
+            match=rf"seed '?{re.escape(str(unknown))}'? is not a node of type 'number': number.id does not contain it",
         ):
             RawIndex.of(store, "number").keys_of([-50, unknown])
     for unknown in ("1000", "x", -1):

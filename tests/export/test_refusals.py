@@ -12,8 +12,8 @@ from hopstream import export_subgraphs, graph_from_arrays
 from hopstream.arrays import RaggedArray
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, SchemaError, SettingsError
-from hopstream.export.on_beam import SeedSampler
 from hopstream.export.samples import SeedSampling
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from tests.export.test_mag import op
@@ -39,10 +39,19 @@ def store(tmp_path_factory):
         yield opened
 
 
-def test_latest_k_without_times_names_the_edge_type(store):
+def test_missing_times_and_weights_name_op_and_strategy(store, tmp_path):
     spec = SEED + op("cards", ["seed"], "owns", 3, "LATEST_K")
-    with pytest.raises(SettingsError, match="strategy 'last' needs times, and the dataset was written without"):
+    with pytest.raises(SettingsError, match=r"^op 'cards': LATEST_K needs times, and the dataset was written without"):
         SeedSampler(store, SeedSampling(spec=spec))
+    graph = graph_from_arrays(
+        {PAID: np.array([[0, 1, 2], [0, 0, 1]])}, edge_features={PAID: {"weight": np.ones(3, np.float32)}}
+    )
+    write_parts(graph, tmp_path / "parts", num_parts=1, direction="out")
+    with LocalStore(open_dataset(tmp_path / "parts")) as unweighted:
+        for strategy in ("TOP_K", "RANDOM_WEIGHTED"):
+            spec = SEED.replace("customer", "card") + op("shops", ["seed"], "paid", 2, strategy)
+            with pytest.raises(SettingsError, match=rf"^op 'shops': {strategy} needs weights, and the dataset was wri"):
+                SeedSampler(unweighted, SeedSampling(spec=spec))
 
 
 def test_weights_are_those_that_specs_mean(tmp_path):

@@ -160,7 +160,7 @@ def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in
     assert left_beside(world / "got") == [".x.pbtxt.work"]
     exported(world)
     check_done(world)
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="exists already"):
         exported(world)
 
 

@@ -16,10 +16,10 @@ from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError
 from hopstream.export import export_folder, samples
 from hopstream.export import run as run_module
 from hopstream.export import seeds as seeds_module
-from hopstream.export.on_beam import SeedSampler
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.run import export_subgraphs
 from hopstream.export.samples import SeedSampling, trees_of
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.export.seeds import repeats_of
 from hopstream.export.settings import ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
@@ -119,7 +119,9 @@ def test_node_sets_of_which_no_ids_are_written_are_said(world: Path, caplog: pyt
     exported(world, "plain", node_ids=False)
     assert caplog.messages == []
     exported(world)
-    assert caplog.messages == ["node_ids: no #id is written of paper: the graph has no such feature of theirs"]
+    assert caplog.messages == [
+        "node_ids: no #id is written for paper, because the graph has no feature of their raw ids"
+    ]
 
 
 def test_one_seed_many_times_has_draws_and_names_of_its_own(world: Path):
@@ -187,7 +189,7 @@ def test_seeds_that_fall_into_one_tree(world: Path, monkeypatch):
 
 def test_what_is_there_is_replaced_only_when_asked(world: Path):
     exported(world)
-    with pytest.raises(SettingsError, match=r"all\.tfrecord\.pbtxt is there already; give overwrite=True"):
+    with pytest.raises(SettingsError, match=r"all\.tfrecord\.pbtxt exists already; give overwrite=True"):
         exported(world)
     before = digests(world / "out")
     (world / "out" / "all.tfrecord.md").write_text("mine")
@@ -204,7 +206,7 @@ def test_names_with_a_number_of_shards(world: Path):
     out = world / "out" / "all.tfrecord@5"
     report = export_subgraphs(world / "parts", world / "spec.pbtxt", out, num_workers=0)
     assert files_of(out) == list(report.paths)
-    with pytest.raises(SettingsError, match="say it once"):
+    with pytest.raises(SettingsError, match="use only one of them"):
         export_subgraphs(world / "parts", world / "spec.pbtxt", out, num_shards=4)
 
 
@@ -213,7 +215,8 @@ def test_an_unknown_seed_is_named_and_nothing_is_left(world: Path):
     with pytest.raises(IdRangeError) as raised:
         exported(world, seeds=world / "seeds.csv")
     assert str(raised.value) == (
-        f"{world}/seeds.csv line 3: seed 'author\\n7' is no author; feature '#id' of none of its 25 nodes is that"
+        f"{world}/seeds.csv line 3: seed 'author\\n7' is not a node of type author; feature '#id' of its 25 "
+        "nodes does not contain it"
     ).replace(f"{world}/", "")
     assert not (world / "out").exists() or list((world / "out").iterdir()) == []
 
@@ -221,7 +224,7 @@ def test_an_unknown_seed_is_named_and_nothing_is_left(world: Path):
 def test_an_unknown_seed_leaves_what_was_there(world: Path):
     exported(world)
     before = digests(world / "out")
-    with pytest.raises(IdRangeError, match=r"seeds row 1: seed 'nobody' is no author"):
+    with pytest.raises(IdRangeError, match=r"seeds row 1: seed 'nobody' is not a node of type author"):
         exported(world, seeds=["author 1", "nobody"], overwrite=True)
     assert digests(world / "out") == before and left_beside(world / "out") == []
 
@@ -230,12 +233,16 @@ def test_an_unknown_seed_leaves_what_was_there(world: Path):
     ("options", "error", "message"),
     [
         ({"split": "train"}, SettingsError, "seeds are given, and split is 'train'"),
-        ({"seed_column": "x"}, SettingsError, "seed_column is 'x', and there is no table of seeds"),
+        (
+            {"seed_column": "x"},
+            SettingsError,
+            "seed_column is 'x', but no table of seeds is given; give one, or leave seed_column out",
+        ),
         ({"id_feature": "feat"}, SettingsError, "id_feature is 'feat', which is float64"),
         ({"leave_out": ["paper.x"]}, SchemaError, r"leave_out names 'paper\.x'; the graph has \['paper\."),
         ({"seeds": []}, SettingsError, "seeds has no rows"),
-        ({"seeds": "seeds.xls"}, SettingsError, r"give a name that ends in one of \.csv"),
-        ({"seeds": "seeds.csv"}, FormatError, "is not there"),
+        ({"seeds": "seeds.xls"}, SettingsError, r"the name must end in one of \.csv"),
+        ({"seeds": "seeds.csv"}, FormatError, "does not exist"),
         ({"num_shards": 0}, SettingsError, "num_shards is 0; it must be an integer from 1 to 100000"),
     ],
 )
@@ -246,7 +253,7 @@ def test_what_is_refused(world: Path, options, error, message: str):
 
 
 def test_places_that_cannot_be(world: Path):
-    with pytest.raises(SettingsError, match=r"out is .*, a folder; give what names of files begin with"):
+    with pytest.raises(SettingsError, match=r"out is .*, a folder; give the start of file names"):
         export_subgraphs(world / "parts", world / "spec.pbtxt", world)
     with pytest.raises(SettingsError, match=r"which lies in .*, the source"):
         export_subgraphs(world / "parts", world / "spec.pbtxt", world / "parts" / "x")
@@ -300,7 +307,7 @@ def test_what_is_read_is_not_written_over(world: Path, what: str):
     before = digests(folder) if what != "table" else {names[what]: digests(folder)[names[what]]}
     for seeds in ("x.csv@1", "link.csv") if what == "table" else (None,):
         spec = world / "spec.pbtxt" if what == "table" else folder / names[what]
-        with pytest.raises(SettingsError, match=rf"whose files may be called {names[what]}, which is the"):
+        with pytest.raises(SettingsError, match=rf"which would overwrite {names[what]}, the"):
             export_subgraphs(
                 world / "parts", spec, folder / "x.csv", seeds=seeds and folder / seeds, num_workers=0, overwrite=True
             )

@@ -170,7 +170,7 @@ def test_links_need_what_says_where_they_are(papers, tmp_path):
     options = {"seeds": tmp_path / "links.csv", "num_workers": 0}
     report = export_subgraphs(papers, tmp_path / "spec.pbtxt", tmp_path / "x", link_set="paper", **options)
     assert report.num_seeds == 4
-    with pytest.raises(SettingsError, match="readout is for specs that start from nodes"):
+    with pytest.raises(SettingsError, match="readout is only for specs that start from nodes"):
         export_subgraphs(papers, tmp_path / "spec.pbtxt", tmp_path / "y", readout=True, **options)
     with pytest.raises(SchemaError, match="has no column 'x'; its columns are"):
         export_subgraphs(papers, tmp_path / "spec.pbtxt", tmp_path / "y", labels=["x"], **options)

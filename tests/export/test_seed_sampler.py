@@ -8,8 +8,8 @@ import pytest
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, IdRangeError, SettingsError, UnknownNameError
 from hopstream.export import samples
-from hopstream.export.on_beam import SeedSampler
 from hopstream.export.samples import SeedSampling, schema_of_samples
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import check_schema, parse_schema
 from hopstream.tfgnn.graph_tensor import decode_graph
@@ -80,15 +80,15 @@ def test_links_are_pairs_of_raw_ids(store):
 
 
 def test_what_cannot_be_is_refused(store):
-    with pytest.raises(IdRangeError, match=r"seed 'x' is no node of type 'paper': paper.#id has no such value"):
+    with pytest.raises(IdRangeError, match=r"seed 'x' is not a node of type 'paper': paper.#id does not contain it"):
         SeedSampler(store, SeedSampling(spec=SPEC)).sample([name_of(3), "x"], [0, 0])
     with pytest.raises(SettingsError, match=r"seed \('a', 'b'\) is a pair; the spec starts from nodes"):
         SeedSampler(store, SeedSampling(spec=SPEC)).sample([("a", "b")], [0])
-    with pytest.raises(SettingsError, match="seed 'a' is no pair; the spec starts from links"):
+    with pytest.raises(SettingsError, match="seed 'a' is not a pair; the spec starts from links"):
         SeedSampler(store, SeedSampling(spec=LINK_SPEC)).sample(["a"], [0])
-    with pytest.raises(SettingsError, match="readout is for specs that start from nodes"):
+    with pytest.raises(SettingsError, match="readout is only for specs that start from nodes"):
         SeedSampler(store, SeedSampling(spec=LINK_SPEC, readout=True))
-    with pytest.raises(SettingsError, match=r"labels are \['labels'\], and there is no readout"):
+    with pytest.raises(SettingsError, match=r"labels are \['labels'\], but there is no readout"):
         SeedSampling(spec=SPEC, labels=("labels",))
     with pytest.raises(SettingsError, match="rng_seed is -1; give an integer from 0"):
         SeedSampling(spec=SPEC, rng_seed=-1)
@@ -109,7 +109,7 @@ def test_a_spec_is_a_file_a_text_or_a_message(tmp_path):
     file.write_text(SPEC)
     given = [SPEC, file, str(file), parse_spec(SPEC)]
     assert len({SeedSampling(spec=spec).spec for spec in given}) == 1
-    with pytest.raises(FormatError, match=r"none\.pbtxt is not there"):
+    with pytest.raises(FormatError, match=r"none\.pbtxt does not exist"):
         SeedSampling(spec="none.pbtxt")
     builder = SamplingSpecBuilder(parse_schema('node_sets { key: "n" value {} }'))
     with pytest.raises(SettingsError, match=r"spec is a SamplingStep; give .*; call build\(\) on the last step"):

@@ -77,7 +77,7 @@ def test_many_files_and_columns_of_other_names(parts: Path, tmp_path: Path):
     for name in ("s.csv@3", "s.csv-*", "s.csv-?????-of-00003"):
         assert keys_of(parts, tmp_path, SeedTable.of(tmp_path / name, (("who",),))) == KEYS
     (tmp_path / "s.csv-00001-of-00003").unlink()
-    with pytest.raises(FormatError, match=r"00001-of-00003 is not there"):
+    with pytest.raises(FormatError, match=r"00001-of-00003 is missing"):
         SeedTable.of(tmp_path / "s.csv@3")
 
 
@@ -94,7 +94,9 @@ def test_nodes_without_ids_are_named_by_key(parts: Path, tmp_path: Path):
     (tmp_path / "a.csv").write_text("id\n2\n0\n")
     assert keys_of(parts, tmp_path, SeedTable.of(tmp_path / "a.csv"), "institute") == [2, 0]
     (tmp_path / "b.csv").write_text("id\n2\n3\n")
-    with pytest.raises(IdRangeError, match=r"b\.csv line 3: seed '3' is no institute; its nodes are 0\.\.2"):
+    with pytest.raises(
+        IdRangeError, match=r"b\.csv line 3: seed '3' is not a node of type institute; its nodes are 0\.\.2"
+    ):
         keys_of(parts, tmp_path, SeedTable.of(tmp_path / "b.csv"), "institute")
 
 
@@ -102,7 +104,7 @@ def test_links(parts: Path, tmp_path: Path):
     (tmp_path / "a.csv").write_text("#source,#target,label\nauthor 1,author 2,0\nauthor 1,author 1,1\n")
     assert keys_of(parts, tmp_path, SeedTable.of(tmp_path / "a.csv", LINK_COLUMNS)) == [[1, 2], [1, 1]]
     (tmp_path / "a.csv").write_text("source,target\nauthor 1,author 2\nauthor 1,author x\n")
-    with pytest.raises(IdRangeError, match=r"a\.csv line 3: seed 'author x' is no author"):
+    with pytest.raises(IdRangeError, match=r"a\.csv line 3: seed 'author x' is not a node of type author"):
         keys_of(parts, tmp_path, SeedTable.of(tmp_path / "a.csv", LINK_COLUMNS))
 
 
@@ -114,7 +116,7 @@ def test_any_number_at_once(parts: Path, tmp_path: Path, monkeypatch):
     np.save(tmp_path / "g.npy", np.array(NAMES))
     assert keys_of(parts, tmp_path, SeedTable.of(tmp_path / "g.npy")) == KEYS
     np.save(tmp_path / "h.npy", np.array([*NAMES, "x"]))
-    with pytest.raises(IdRangeError, match=r"h\.npy row 5: seed 'x' is no author"):
+    with pytest.raises(IdRangeError, match=r"h\.npy row 5: seed 'x' is not a node of type author"):
         keys_of(parts, tmp_path, SeedTable.of(tmp_path / "h.npy"))
     with open_store(parts) as store:
         years = store.fetch([_years_of(store)])[0]["year"]
@@ -177,7 +179,7 @@ def test_arrays_that_are_none():
 
 
 def test_names_that_tell_nothing():
-    with pytest.raises(SettingsError, match=r"seeds are 'x\.txt'; give a name that ends in"):
+    with pytest.raises(SettingsError, match=r"seeds are 'x\.txt'; the name must end in"):
         SeedTable.of("x.txt")
 
 
@@ -201,11 +203,11 @@ def test_digests_are_of_values():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([2**70], r"seeds row 0 is 1180591620717411303424; a seed is a string, or an integer of 64 bits"),
+        ([2**70], r"seeds row 0 is 1180591620717411303424; a seed is a string or a 64-bit integer"),
         (np.array([1, None], object), r"seeds row 1 is None"),
         (np.array([1, "x"], object), r"seeds rows 0 to 1 are of several kinds"),
         ([1.5], "seeds is double"),
-        ([[1], [2, 3]], "seeds is no array"),
+        ([[1], [2, 3]], "seeds is not an array"),
     ],
 )  # fmt: skip
 def test_what_is_no_seed_is_named(given, message: str):

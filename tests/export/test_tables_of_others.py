@@ -9,8 +9,8 @@ import pytest
 
 from hopstream import read_graph
 from hopstream.dataset.layout import open_dataset
-from hopstream.export.on_beam import SeedSampler
 from hopstream.export.samples import SeedSampling
+from hopstream.export.seed_sampler import SeedSampler
 from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.example import decode_example

@@ -179,7 +179,7 @@ LISTS = RaggedArray(np.arange(3), np.array([0, 1, 3]))
         (tiny(**{"#id": RaggedArray.from_strings(["a", ""])}), {}, "n.#id of node 1 is empty"),
         (tiny(**{"#weight": np.zeros(2)}), {}, "n.#weight begins with #"),
         (tiny(z=np.zeros(2)), {"ids": ("n.z",)}, "n.z is float64.* raw ids are one string or integer"),
-        (replace(tiny(), nodes={"_n": NodeTable(num_nodes=1)}, edges={}), {}, "begins as auxiliary sets"),
+        (replace(tiny(), nodes={"_n": NodeTable(num_nodes=1)}, edges={}), {}, "type '_n' begins with a character that"),
         (replace(tiny(), splits={"n": {"a": np.array([0, 1]), "b": np.array([1])}}), {}, "row 1 of n is in splits"),
         (
             replace(
@@ -206,9 +206,9 @@ def test_doubles_that_float32_holds_are_written(tmp_path):
     [
         ({"format": "json"}, "format is 'json'"),
         ({"num_shards": 0}, "num_shards is 0"),
-        ({"format": "csv", "compress": True}, "compress is for tfrecord"),
+        ({"format": "csv", "compress": True}, "compress is only for tfrecord"),
         ({"ids": ("code",)}, "wanted names of features"),
-        ({"shards": 2}, "there is no setting 'shards'"),
+        ({"shards": 2}, "unknown setting 'shards'"),
     ],
 )
 def test_settings_are_checked(tmp_path, settings, message):
@@ -219,14 +219,14 @@ def test_settings_are_checked(tmp_path, settings, message):
 def test_places_and_sources_are_checked(rng, tmp_path):
     (tmp_path / "u").mkdir()
     (tmp_path / "u" / "x").write_text("")
-    with pytest.raises(SettingsError, match=r"holds something"):
+    with pytest.raises(SettingsError, match=r"is not empty"):
         write_unigraph(tiny(), tmp_path / "u")
     with pytest.raises(SettingsError, match=r"neither a dataset nor a chunked graph"):
         write_unigraph(tmp_path / "u", tmp_path / "v")
     with pytest.raises(UnknownNameError, match=r"ids name 'n.code'; features of nodes are \['n.z'\]"):
         write_unigraph(tiny(z=np.zeros(2)), tmp_path / "v", ids=("n.code",))
     write_parts(make_graph(rng), tmp_path / "d", num_parts=2, method="hash")
-    with pytest.raises(SettingsError, match=r"give a folder beside"):
+    with pytest.raises(SettingsError, match=r"give a folder apart from the input"):
         write_unigraph(tmp_path / "d", tmp_path / "d" / "u")
     path = next((tmp_path / "d").rglob("double.npy"))
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")

@@ -110,7 +110,7 @@ def test_edges_that_are_there_both_ways(rng):
     graph = Graph(nodes={"user": NodeTable(num_nodes=30)}, edges={KNOWS: EdgeTable(src_keys=both[0], dst_keys=both[1])})
     torn = split_links(graph, KNOWS, val=0.3, test=0.3)
     with pytest.raises(
-        SettingsError, match=r"edge \d+ of user__knows__user is in split 'train' and its reverse is held"
+        SettingsError, match=r"edge \d+ of user__knows__user is in split 'train', but its reverse is held"
     ):
         hold_out_links(torn, KNOWS, MEETS, reverse=KNOWS)
     found = hold_out_links(split_links(graph, by="pair", val=0.3, test=0.3), KNOWS, MEETS, reverse=KNOWS)
@@ -141,7 +141,7 @@ def test_what_is_refused(graph):
     for wrong in (("movie", "label", "user"), ("user", "label"), "user__label__movie"):
         with pytest.raises(SettingsError, match="give an edge type from 'user' to 'movie'"):
             hold_out_links(split, RATES, wrong)
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="exists already"):
         hold_out_links(split, RATES, RATES)
     with pytest.raises(SettingsError, match="does not lead back from 'movie' to 'user'"):
         hold_out_links(split, RATES, LABEL, reverse=RATES)
@@ -210,7 +210,7 @@ def test_the_edge_type_may_be_left_out_where_one_has_splits(graph):
     found = hold_out_links(split, supervision_type=LABEL)
     assert found.fingerprint() == hold_out_links(split, RATES, LABEL).fingerprint()
     for several in (graph, split_links(split, KNOWS)):
-        with pytest.raises(SettingsError, match="edge_type is not given and the graph has"):
+        with pytest.raises(SettingsError, match="edge_type is not given, but the graph has"):
             hold_out_links(several, supervision_type=LABEL)
     with pytest.raises(SettingsError, match="supervision_type is None; give an edge type from 'user' to 'movie'"):
         hold_out_links(split)
@@ -232,7 +232,7 @@ def parallel_graph(rng: np.random.Generator) -> Graph:
 @pytest.mark.parametrize("reverse", ["rev_", None])
 def test_a_parallel_edge_of_a_held_out_one_is_refused(rng, reverse):
     graph = parallel_graph(rng)
-    said = r"edge \d+ of user__rates__movie is in split 'train' and a parallel edge is held out; .*by='pair'.*'remove'"
+    said = r"edge \d+ of user__rates__movie is in split 'train', but a parallel edge is held out; .*by='pair'.*'remove'"
     with pytest.raises(SettingsError, match=said):
         hold_out_links(split_links(graph, RATES), RATES, LABEL, reverse=reverse)
     with pytest.raises(SettingsError, match=r"parallel is 'keep'; give refuse\|remove"):

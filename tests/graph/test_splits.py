@@ -224,13 +224,13 @@ def test_splits_are_the_same_for_every_number_of_parts(tmp_path, rng, method):
         ({"val": True}, "val is True"),
         ({"val": None}, "val is None"),
         ({"train": "rest"}, "train is 'rest'"),
-        ({"val": 0.5, "test": 0.6}, "are more than all"),
-        ({"val": 0.5, "test": 0.2, "train": 0.5}, "are more than all"),
-        ({"val": 3, "method": "hash"}, "val is 3; hashes meet shares only"),
+        ({"val": 0.5, "test": 0.6}, "add up to more than 1"),
+        ({"val": 0.5, "test": 0.2, "train": 0.5}, "add up to more than 1"),
+        ({"val": 3, "method": "hash"}, "val is 3; method 'hash' supports only shares"),
         ({"rng_seed": -1}, "rng_seed is -1"),
         ({"names": ("a", "b")}, r"names is \('a', 'b'\); give three"),
         ({"names": ("a", "b", "a")}, "names is"),
-        ({"method": "time"}, "method is 'time' and time_attr None; 'time' needs it"),
+        ({"method": "time"}, "method is 'time' and time_attr None; give time_attr with method 'time'"),
         ({"time_attr": "t"}, "method is 'random' and time_attr 't'"),
     ],
 )
@@ -243,15 +243,15 @@ def test_a_bad_option_is_refused_by_name(options, message):
 
 def test_more_than_there_is_and_types_that_are_not_there(rng):
     graph = timed_graph(rng)
-    with pytest.raises(SettingsError, match=r"val 20, test 11 and train None ask for 31; there are 30 of user"):
+    with pytest.raises(SettingsError, match=r"val 20, test 11 and train None need 31; there are 30 of user"):
         split_nodes(graph, "user", val=20, test=11)
-    with pytest.raises(SettingsError, match=r"ask for \d+; there are \d+ of user__knows__user by pair"):
+    with pytest.raises(SettingsError, match=r"need \d+; there are \d+ of user__knows__user by pair"):
         split_links(graph, KNOWS, val=150, test=1, by="pair")
     with pytest.raises(
-        SettingsError, match=r"node_type is not given and the graph has 2; give one of \['user', 'movie'\]"
+        SettingsError, match=r"node_type is not given, but the graph has 2; give one of \['user', 'movie'\]"
     ):
         split_nodes(graph)
-    with pytest.raises(SettingsError, match="edge_type is not given and the graph has 3"):
+    with pytest.raises(SettingsError, match="edge_type is not given, but the graph has 3"):
         split_links(graph)
     with pytest.raises(UnknownNameError, match="unknown node type 'film'"):
         split_nodes(graph, "film")

@@ -122,7 +122,7 @@ def test_nodes_are_counted_by_what_knows_best():
         ({"edges": [[0], [2]], "splits": {"train": [0, 3]}}, IdRangeError, r"\[1\] is 3"),
         ({"edges": [[0], [2]], "splits": {"train": [-1]}}, IdRangeError, r"\[0\] is -1"),
         ({"edges": [[0], [2]], "splits": {"train": [0.5]}}, SchemaError, "keys are integers"),
-        ({"edges": [[0], [2]], "splits": {"train": np.ones((3, 2), bool)}}, SchemaError, "choose one column"),
+        ({"edges": [[0], [2]], "splits": {"train": np.ones((3, 2), bool)}}, SchemaError, "choose one of its columns"),
         ({"edges": [[0], [0]], "node_features": {NODE: {"x": [1]}}}, SchemaError, "edges are not; give edges by type"),
         ({"edges": [[0], [0]], "num_nodes": {NODE: 1}}, SchemaError, "edges are not"),
         ({"edges": {CITES: [[0], [0]]}, "num_nodes": 1}, SchemaError, "edges are given by type"),

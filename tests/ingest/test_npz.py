@@ -132,15 +132,15 @@ SOME_EDGES = {"edge_index": np.array([[0, 1], [1, 2]]), "x": np.ones((4, 2))}
         ),
         (
             {**SOME_EDGES, "train_masks": np.ones((10, 4), bool)},
-            r"train_masks bool\[10, 4\] fit neither nodes nor edges",
+            r"train_masks bool\[10, 4\] match neither nodes nor edges",
         ),
-        ({**SOME_EDGES, "neg_index": np.zeros((2, 3), int), "w": np.ones(3)}, r"neg_index .*, w .* fit neither"),
-        ({**SOME_EDGES, "t.values": np.ones(2), "t.offsets": np.array([0, 1, 2, 2])}, r"t.values float64\[2\] fit"),
+        ({**SOME_EDGES, "neg_index": np.zeros((2, 3), int), "w": np.ones(3)}, r"neg_index .*, w .* match neither"),
+        ({**SOME_EDGES, "t.values": np.ones(2), "t.offsets": np.array([0, 1, 2, 2])}, r"t.values float64\[2\] match"),
         (
             {"a/x": np.ones(2), "a_to_a/edge_index": np.zeros((2, 1), int)},
-            "'a_to_a' is no edge type; name it source__r",
+            "'a_to_a' is not an edge type; name it source__r",
         ),
-        ({"a/x": np.ones(2), "a/face": np.ones((3, 2))}, r"a/face float64\[3, 2\] fit neither"),
+        ({"a/x": np.ones(2), "a/face": np.ones((3, 2))}, r"a/face float64\[3, 2\] match neither"),
         (
             {"a__to__a/edge_index": np.zeros((2, 1), int), "a__to__a/edge_label_index": np.zeros((2, 1), int)},
             "label_in",
@@ -160,7 +160,7 @@ def test_arrays_are_ignored_by_name_or_all(tmp_path):
         graph = read_graph(tmp_path / "a.npz", ignore=ignore)
         assert set(graph.nodes[NODE].features) == {"x"} and graph.edges[EDGE].num_edges == 2
     assert set(read_npz(tmp_path / "a.npz", ["train_masks", "w", "x"]).nodes[NODE].features) == set()
-    with pytest.raises(SchemaError, match=r"w float64\[3\] fit"):
+    with pytest.raises(SchemaError, match=r"w float64\[3\] match"):
         read_npz(tmp_path / "a.npz", ["train_masks"])
     with pytest.raises(SettingsError, match=r"ignore names 'y'; .*a\.npz has edge_index int64\[2, 2\], x"):
         read_npz(tmp_path / "a.npz", ["y"])
@@ -213,7 +213,7 @@ def test_files_that_are_no_npz(tmp_path):
         read_npz(tmp_path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(FormatError, match=r"holds 'readme.txt', which is no \.npy array"):
+    with pytest.raises(FormatError, match=r"holds 'readme.txt', which is not a \.npy array"):
         read_npz(path)
 
 

@@ -63,7 +63,7 @@ def test_reverses_follow_their_edges(tmp_path, rng, name, inverse_edges, is_doub
 
 def test_a_name_that_does_not_tell_of_reverses_is_refused(tmp_path, rng):
     layouts.plain(tmp_path / "mine", rng)
-    with pytest.raises(SettingsError, match=r"mine is called by no name of OGB's, .*; give inverse_edges=True"):
+    with pytest.raises(SettingsError, match=r"mine is not a name of OGB's, .*; give inverse_edges=True"):
         hopstream.read_graph(tmp_path / "mine")
     (tmp_path / "ogbn_products").symlink_to(tmp_path / "mine")
     assert hopstream.read_graph(tmp_path / "ogbn_products").edges[EDGE].num_edges == 28
@@ -78,11 +78,11 @@ def test_edges_of_types_and_of_archives_are_counted(tmp_path, rng):
     layouts.typed(tmp_path / "typed", rng)
     relation = tmp_path / "typed/raw/relations/author___writes___paper"
     layouts.table(relation / "num-edge-list.csv.gz", [12])
-    with pytest.raises(SchemaError, match=r"author___writes___paper/edge.csv.gz has 11 edges, and .* says 12"):
+    with pytest.raises(SchemaError, match=r"author___writes___paper/edge.csv.gz has 11 edges, but .* says 12"):
         read_ogb_folder(tmp_path / "typed")
     layouts.table(relation / "num-edge-list.csv.gz", [11])
     (tmp_path / "typed/raw/node-feat/paper/node-feat.csv.gz").unlink()
-    with pytest.raises(FormatError, match=r"node-feat.csv.gz is missing, and nodetype-has-feat.csv.gz says"):
+    with pytest.raises(FormatError, match=r"node-feat.csv.gz is missing, but nodetype-has-feat.csv.gz lists it"):
         read_ogb_folder(tmp_path / "typed")
     layouts.plain_npz(tmp_path / "plain_npz", rng)
     with np.load(tmp_path / "plain_npz/raw/data.npz") as file:
@@ -99,12 +99,12 @@ def test_edges_of_types_and_of_archives_are_counted(tmp_path, rng):
     with pytest.raises(SchemaError, match=r"edge_index_dict.npz has 8 edges, and num_edges_dict.npz says 9"):
         read_ogb_folder(tmp_path / "typed_npz")
     np.savez(tmp_path / "typed_npz/raw/num_edges_dict.npz", paper___likes___paper=np.array([1]))
-    with pytest.raises(SchemaError, match=r"counts edges of .*'likes'.*, of which edge_index_dict.npz has none"):
+    with pytest.raises(SchemaError, match=r"counts edges of .*'likes'.*, but edge_index_dict.npz has none"):
         read_ogb_folder(tmp_path / "typed_npz")
 
 
 def test_types_that_are_not_counted_are_refused(tmp_path, rng):
-    wanted = r"counts nodes of \['paper'\], and not of 'author'"
+    wanted = r"counts nodes of \['paper'\], but not of 'author'"
     layouts.typed(tmp_path / "typed", rng)
     layouts.table(tmp_path / "typed/raw/num-node-dict.csv.gz", [[7]], "paper")
     with pytest.raises(SchemaError, match=wanted):
@@ -114,7 +114,7 @@ def test_types_that_are_not_counted_are_refused(tmp_path, rng):
         read_ogb_folder(tmp_path / "typed")
     layouts.typed_npz(tmp_path / "typed_npz", rng)
     np.savez(tmp_path / "typed_npz/raw/node_year.npz", venue=np.zeros((3, 1)))
-    with pytest.raises(SchemaError, match=r"counts nodes of \['author', 'paper'\], and not of 'venue'"):
+    with pytest.raises(SchemaError, match=r"counts nodes of \['author', 'paper'\], but not of 'venue'"):
         read_ogb_folder(tmp_path / "typed_npz")
     layouts.mapped(tmp_path / "mag", rng)
     with pytest.raises(SchemaError, match=wanted):
@@ -127,7 +127,7 @@ def test_archives_of_other_things_are_refused(tmp_path, rng):
     with pytest.raises(FormatError, match=r"node-label.npz has \['label'\]; wanted node_label"):
         read_ogb_folder(tmp_path)
     np.savez(tmp_path / "raw/data.npz", edge_index=np.zeros((2, 1), int), num_nodes_list=np.array(["x"]))
-    with pytest.raises(SchemaError, match=r"data.npz says x; wanted how many there are"):
+    with pytest.raises(SchemaError, match=r"data.npz has x; wanted a count"):
         read_ogb_folder(tmp_path)
     with pytest.raises(SettingsError, match="inverse_edges is 'no'; wanted True, False or None"):
         read_ogb_folder(tmp_path, inverse_edges="no")
@@ -138,9 +138,9 @@ def test_a_split_that_is_not_whole_says_what_is_there(tmp_path, rng):
     layouts.plain(root, rng)
     for name in ("valid", "test"):
         (root / f"split/time/{name}.csv.gz").unlink()
-    with pytest.raises(FormatError, match=r"time has train.csv.gz, and not valid.csv.gz, test.csv.gz; .*split="):
+    with pytest.raises(FormatError, match=r"time has train.csv.gz but lacks valid.csv.gz, test.csv.gz; .*split="):
         read_ogb_folder(root)
-    with pytest.raises(FormatError, match=r"has train.csv.gz, and not train.pt, valid.pt, test.pt; .*read_graph"):
+    with pytest.raises(FormatError, match=r"has train.csv.gz but lacks train.pt, valid.pt, test.pt; .*read_graph"):
         hopstream.graph.read_ogb_links(root)
     layouts.split_keys(root / "split/random", 4)
     assert hopstream.read_graph(root, split="random").splits[NODE]["train"].tolist() == [0, 2]
@@ -158,7 +158,7 @@ def test_mag240m_is_mapped_and_chunked(tmp_path, rng):
         assert mapped_file(array) is not None
     write_chunked(graph, tmp_path / "chunks", num_chunks=3)
     assert canonical(hopstream.read_graph(tmp_path / "chunks")) == canonical(graph)
-    with pytest.raises(SettingsError, match=r"meta.pt is not there; give num_nodes"):
+    with pytest.raises(SettingsError, match=r"meta.pt is missing; give num_nodes"):
         read_ogb_folder(tmp_path / "mag")
     (tmp_path / "mag/meta.pt").write_bytes(b"")
     with pytest.raises(MissingDependencyError, match=r"use hopstream.graph.graph_from_ogb_folder"):
@@ -172,7 +172,7 @@ def test_several_splits_are_chosen_from(tmp_path, rng):
     with pytest.raises(SettingsError, match="has the splits random, time; choose one of them: split='random'"):
         read_ogb_folder(tmp_path)
     with pytest.raises(
-        SettingsError, match=r"split is 'hash', and .* has none of this name; give one of these, random, time"
+        SettingsError, match=r"split is 'hash', and .* has no split of this name; give one of random, time"
     ):
         read_ogb_folder(tmp_path, split="hash")
     graph = hopstream.read_graph(tmp_path, split="random")
@@ -191,12 +191,12 @@ def test_what_contradicts_itself_is_refused(tmp_path, rng):
             read_ogb_folder(tmp_path)
         (raw / name).write_bytes(before)
 
-    check("num-node-list.csv.gz", [4, 5], SchemaError, "counts what 2 graphs have")
+    check("num-node-list.csv.gz", [4, 5], SchemaError, "has counts of 2 graphs")
     check("num-node-list.csv.gz", [8], SchemaError, "9 rows")
-    check("num-edge-list.csv.gz", [15], SchemaError, r"edge.csv.gz has 14 edges, and num-edge-list.csv.gz says 15")
-    check("num-edge-list.csv.gz", [14.5], SchemaError, r"num-edge-list.csv.gz says 14.5; wanted how many")
-    check("num-edge-list.csv.gz", [7, 7], SchemaError, "counts what 2 graphs have")
-    check("edge.csv.gz", [[1, 2]] * 13, SchemaError, r"edge.csv.gz has 13 edges, and num-edge-list.csv.gz says 14")
+    check("num-edge-list.csv.gz", [15], SchemaError, r"edge.csv.gz has 14 edges, but num-edge-list.csv.gz says 15")
+    check("num-edge-list.csv.gz", [14.5], SchemaError, r"num-edge-list.csv.gz has 14.5; wanted a count")
+    check("num-edge-list.csv.gz", [7, 7], SchemaError, "has counts of 2 graphs")
+    check("edge.csv.gz", [[1, 2]] * 13, SchemaError, r"edge.csv.gz has 13 edges, but num-edge-list.csv.gz says 14")
     check("node-feat.csv.gz", [[1.5]] * 8, SchemaError, "8 rows")
     check("node_year.csv.gz", ["new"] * 9, SchemaError, "column 0 is string; wanted numbers")
     check("edge.csv.gz", [[1, 2, 3]], SchemaError, "wanted two integers on each line")
@@ -206,7 +206,7 @@ def test_what_contradicts_itself_is_refused(tmp_path, rng):
     (raw / "num-node-list.csv.gz").unlink()
     with pytest.raises(FormatError, match=r"num-node-list.csv.gz is missing"):
         read_ogb_folder(tmp_path)
-    with pytest.raises(FormatError, match="is no folder of OGB's"):
+    with pytest.raises(FormatError, match="is not an OGB folder"):
         read_ogb_folder(tmp_path / "raw")
     with pytest.raises(SettingsError, match="OGB's folders have no option 'ignore'"):
         hopstream.read_graph(tmp_path, ignore="all")
@@ -223,7 +223,9 @@ def test_the_command_takes_what_a_folder_does_not_say(tmp_path, rng, capsys):
     source, out = str(tmp_path / "mine"), ["--out", str(tmp_path / "p")]
     layouts.plain(tmp_path / "mine", rng)
     assert main(["ingest", source, *out]) == 2
-    assert "give --inverse-edges yes to add them, or --inverse-edges no where every" in capsys.readouterr().err
+    assert (
+        "give --inverse-edges yes to add them, or --inverse-edges no if the files hold every" in capsys.readouterr().err
+    )
     layouts.split_keys(tmp_path / "mine/split/random", 4)
     assert main(["ingest", source, *out, "--inverse-edges", "yes"]) == 2
     assert "choose one of them: --split random" in capsys.readouterr().err
@@ -235,4 +237,4 @@ def test_the_command_takes_what_a_folder_does_not_say(tmp_path, rng, capsys):
     (tmp_path / "a.txt").write_text("0 1\n")
     for flag in (["--inverse-edges", "no"], ["--split", "time"]):
         assert main(["ingest", str(tmp_path / "a.txt"), *out, "--overwrite", *flag]) == 2
-        assert f"{flag[0]} is for folders of OGB's, and" in capsys.readouterr().err
+        assert f"{flag[0]} is only for OGB folders;" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_not_apart_is_refused(here, out, read, how):
     with pytest.raises(SettingsError) as caught:
         check_apart(out, {"the rest": "other", "the graph": read}, "out_dir")
-    assert str(caught.value) == f"out_dir is {out}, {how}; give a folder beside what is read"
+    assert str(caught.value) == f"out_dir is {out}, {how}; give a folder apart from the input"
 
 
 @pytest.mark.parametrize(

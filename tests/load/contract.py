@@ -141,7 +141,7 @@ class LoaderContract(BatchesContract):
     def test_a_batch_by_number_says_what_to_do_instead(self, new_loader):
         with new_loader() as loader:
             name = type(loader).__name__
-            told = f"{name} is iterated, and gives no batch by number: make one in each process, .* of a DataLoader"
+            told = f"{name} cannot be indexed, only iterated: make one in each process, .* of a DataLoader"
             with pytest.raises(TypeError, match=told):
                 next(iter(DataLoader(loader, batch_size=None)))
 

@@ -267,11 +267,11 @@ def test_links_of_a_batch_s_labels_are_not_walked_along(stores, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        (replace(EXACT, edge_types=[BUYS, VIEWS]), {}, "PPRSettings follow user__buys__item, which holds labels"),
-        (replace(EXACT, typed_channel_ratios={BOUGHT_BY: 1.0}), {}, "follow item__rev_buys__user, which holds labels"),
-        (EXACT, {"replace": True}, "replace is no option beside PPRSettings"),
-        (EXACT, {"direction": "in"}, "direction is no option beside PPRSettings"),
-        (EXACT, {"edge_keys": True}, "edge_keys is True, and a batch has no edges of the graph"),
+        (replace(EXACT, edge_types=[BUYS, VIEWS]), {}, "PPRSettings follows user__buys__item, which holds labels"),
+        (replace(EXACT, typed_channel_ratios={BOUGHT_BY: 1.0}), {}, "follows item__rev_buys__user, which holds labels"),
+        (EXACT, {"replace": True}, "replace is not an option with PPRSettings"),
+        (EXACT, {"direction": "in"}, "direction is not an option with PPRSettings"),
+        (EXACT, {"edge_keys": True}, "edge_keys is True, but a PPR batch has no edges of the graph"),
         (EXACT, {"supervision": [BUYS, VIEWS, FOLLOWS, LIKES], "reverse_types": {VIEWS: VIEWED_BY},
                  "negatives": {BUYS: RETURNS}}, "no edge type is left to follow: .* hold labels"),
     ],

@@ -238,7 +238,7 @@ def test_data_of_pyg_is_no_source():
     data = Data(x=torch.zeros(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
     wanted = (
         r"^source is a Data; it must be the folder of a dataset, a cluster.json, an address .*, or an open store; "
-        r"a folder is made once: write_parts\(graph, folder, num_parts=1\), where read_graph\(data\) makes the graph"
+        r"make a folder once with write_parts\(graph, folder, num_parts=1\) \(read_graph\(data\) converts"
     )
     with pytest.raises(SettingsError, match=wanted):
         NeighborLoader(data, [2, 2], batch_size=2)

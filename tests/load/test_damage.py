@@ -139,7 +139,7 @@ def test_servers_that_do_not_hold_the_nodes_of_their_keys(root, change):
     servers = [StoreServer(LocalStore(open_dataset(root), [part])) for part in (0, 1)]
     try:
         settings = hopstream.StoreSettings(prefer_local=False)
-        with pytest.raises(FormatError, match=r"id_of_key\.npy .*damaged: run hopstream verify where its parts are"):
+        with pytest.raises(FormatError, match=r"id_of_key\.npy .*damaged; run hopstream verify where its parts are"):
             read_nodes(",".join(server.location for server in servers), store_settings=settings)
     finally:
         for server in servers:

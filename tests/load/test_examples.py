@@ -199,13 +199,13 @@ def test_a_state_of_other_files_is_refused(files, tmp_path, graphs):
     [
         ({"strings": "no"}, SettingsError, "strings is 'no'; it must be one of text, bytes, drop"),
         ({"window": 0}, SettingsError, "window is 0"),
-        ({"seed_set": "_readout"}, UnknownNameError, "seed_set: there is no node set '_readout'"),
-        ({"node_features": {"x": []}}, UnknownNameError, "node_features: there is no set 'x'"),
-        ({"node_features": {"paper": ["x"]}}, UnknownNameError, "there is no feature 'x'; known"),
+        ({"seed_set": "_readout"}, UnknownNameError, "seed_set: node set '_readout' does not exist"),
+        ({"node_features": {"x": []}}, UnknownNameError, "node_features: set 'x' does not exist"),
+        ({"node_features": {"paper": ["x"]}}, UnknownNameError, "feature 'x' does not exist; known"),
         ({"node_features": {"paper": "x"}}, SettingsError, r"is the name 'x'; give a list of names: \['x'\]"),
         ({"collate": "tf"}, SettingsError, "collate is 'tf'"),
         ({"world_size": 2}, SettingsError, "rank is not given"),
-        ({"schema": "nowhere.pbtxt"}, FormatError, "nowhere.pbtxt is not there"),
+        ({"schema": "nowhere.pbtxt"}, FormatError, "nowhere.pbtxt does not exist"),
         ({"num_workers": 2}, SettingsError, "num_threads="),
         ({"transform": 3}, SettingsError, "transform is 3"),
     ],
@@ -311,7 +311,7 @@ def test_parquet_files_give_the_same_batches(files, graphs, tmp_path):
     with ExampleLoader(paths, 4, shuffle=True, window=6, num_threads=2, collate="numpy") as loader:
         seen = [number for batch in loader for number in batch.input_ids.tolist()]
     assert sorted(seen) == list(range(NUM_EXAMPLES))
-    with pytest.raises(FormatError, match="is no Parquet file"):
+    with pytest.raises(FormatError, match="is not a Parquet file, but "):
         ExampleLoader([*paths, tmp_path / "s-00000-of-00001"])
 
 

@@ -245,12 +245,12 @@ def test_ranks_share_the_parts(places, tmp_path):
 
 
 def test_a_rank_that_is_alone_says_what_it_waited_for(places, tmp_path):
-    with pytest.raises(StoreTimeout, match=r"part-00001\.npy was not there after 0\.1 s; another rank writes it"):
+    with pytest.raises(StoreTimeout, match=r"part-00001\.npy did not exist after 0\.1 s; another rank writes it"):
         infer(places.folders[4], tmp_path / "out", rank=0, world_size=2, wait_s=0.1)
 
 
 def test_a_rank_waits_for_the_first_one_to_begin(places, tmp_path):
-    with pytest.raises(StoreTimeout, match=r"embeddings\.json was not there after 0\.1 s; rank 0 writes it"):
+    with pytest.raises(StoreTimeout, match=r"embeddings\.json did not exist after 0\.1 s; rank 0 writes it"):
         infer(places.folders[4], tmp_path / "out", rank=1, world_size=2, wait_s=0.1)
 
 
@@ -289,7 +289,7 @@ def test_rows_are_never_taken_for_those_of_another_model(places, tmp_path):
     assert open_embeddings(out).at("node", np.arange(NUM_NODES)).tolist() == [[1.0]] * NUM_NODES
     (out / "embeddings.json").unlink()
     for overwrite in (False, True):
-        with pytest.raises(StateError, match=r"has keys, .*layer-1.* and no embeddings\.json"):
+        with pytest.raises(StateError, match=r"has keys, .*layer-1.* but no embeddings\.json"):
             infer(places.folders[3], out, tag="third", overwrite=overwrite)
 
 
@@ -406,7 +406,9 @@ def test_rows_of_several_widths_are_not_read(places, tmp_path):
     found = infer(places.folders[3], tmp_path / "out")
     path = found.path(2, "node", 1)
     np.save(path, np.load(path)[:, :2])
-    said = r"part-00001\.npy has rows of float64\[2\]; part-00000\.npy has float64\[6\], so they are of several models"
+    said = (
+        r"part-00001\.npy has rows of float64\[2\]; part-00000\.npy has float64\[6\]: they come from different models"
+    )
     with pytest.raises(FormatError, match=said):
         found.at("node", np.arange(NUM_NODES))
 
@@ -415,7 +417,10 @@ def test_what_cannot_be_met_is_said(places, tmp_path):
     for options, message in (
         ({"shuffle": True}, "shuffle= is no option of infer_layerwise: every node is computed"),
         ({"weight_attr": "w"}, "weight_attr= is no option of infer_layerwise"),
-        ({"overwrite": True, "rank": 0, "world_size": 2}, "one would remove what another has begun"),
+        (
+            {"overwrite": True, "rank": 0, "world_size": 2},
+            "overwrite=True cannot be used with 2 ranks, because one rank would remove the files",
+        ),
         ({"num_layers": 0}, "num_layers is 0; it must be an integer, 1 to 64"),
         ({"num_neighbors": -2}, "num_neighbors is -2"),
         ({"wait_s": 0}, "wait_s is 0"),
@@ -428,7 +433,7 @@ def test_what_cannot_be_met_is_said(places, tmp_path):
 
 def test_damaged_folders_and_unknown_keys_are_said(places, tmp_path):
     found = infer(places.folders[3], tmp_path / "out")
-    with pytest.raises(IdRangeError, match=rf"keys\[1\] is {NUM_NODES}; no node of type 'node' has it"):
+    with pytest.raises(IdRangeError, match=rf"keys\[1\] is {NUM_NODES}; no node of type 'node' has this key"):
         found.at("node", np.array([0, NUM_NODES]))
     with pytest.raises(UnknownNameError, match="layer 3 of 2"):
         found.at("node", np.array([0]), layer=3)
@@ -452,7 +457,7 @@ def test_a_record_of_ranges_that_no_dataset_has_is_refused(places, tmp_path, off
     path = tmp_path / "out" / "embeddings.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "node_offsets": offsets}))
-    with pytest.raises(FormatError, match=r"embeddings\.json (has node_offsets|is no record)"):
+    with pytest.raises(FormatError, match=r"embeddings\.json (has node_offsets|is not a record)"):
         open_embeddings(tmp_path / "out")
     path.write_text(json.dumps({**record, "node_types": ["other"]}))
     with pytest.raises(FormatError, match=r"node_types \['other'\] that have no node_offsets"):

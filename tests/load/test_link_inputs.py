@@ -199,7 +199,7 @@ def test_links_that_cannot_be_are_refused(small, links, error, message):
         (
             "train",
             UnknownNameError,
-            r"'train' is no edge type .*for a split give .*'user__rates__movie': \['train', 'va",
+            r"'train' is not an edge type .*for a split give .*'user__rates__movie': \['train', 'va",
         ),
         (
             LIKES,
@@ -241,8 +241,8 @@ def test_labels_and_times_that_cannot_be_are_refused(small, labels, times, messa
     [
         ([1.0, float("nan"), 2.0], r"^edge_label\[1\] is nan; give a number for every link"),
         (torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, float("nan")]]), r"^edge_label\[2, 1\] is nan"),
-        (torch.ones(3, dtype=torch.bfloat16), r"^edge_label is torch.bfloat16 and no array of numbers .* float32$"),
-        ([[1], [1, 2], [3]], "^edge_label is list and no array of numbers"),
+        (torch.ones(3, dtype=torch.bfloat16), r"^edge_label is torch.bfloat16, not an array of numbers .* float32$"),
+        ([[1], [1, 2], [3]], "^edge_label is list, not an array of numbers"),
     ],
 )
 def test_labels_that_are_no_numbers_are_refused(small, labels, message):

@@ -410,12 +410,16 @@ def test_shapes_and_labels_are_those_of_pyg(small, mode, disjoint):
     [
         ({"neg_sampling": "binary", "neg_sampling_ratio": 1}, SettingsError, "both given"),
         ({"neg_sampling": "triplet", "edge_label": [1, 2, 3]}, SettingsError, "triplets have no labels"),
-        ({"neg_sampling_ratio": 1, "edge_label": [0.0, 1.0, 2.0]}, SettingsError, "edge_label holds 0, .* and floats"),
-        ({"neg_sampling_ratio": 1, "edge_label": [0, 1, -2]}, SettingsError, "edge_label holds 0, .* below 0"),
+        (
+            {"neg_sampling_ratio": 1, "edge_label": [0.0, 1.0, 2.0]},
+            SettingsError,
+            "edge_label contains 0, .* and float labels",
+        ),
+        ({"neg_sampling_ratio": 1, "edge_label": [0, 1, -2]}, SettingsError, "edge_label contains 0, .* below 0"),
         (
             {"neg_sampling_ratio": 1, "edge_label": np.array([0, 1, 255], np.uint8)},
             SettingsError,
-            "edge_label goes up to 255 and cannot be raised by one in uint8",
+            "edge_label goes up to 255, so it cannot be incremented by 1 in uint8",
         ),
         ({"edge_label": [1, 2]}, SettingsError, r"edge_label is int64\[2\]"),
         ({"edge_label_time": [1, 2, 3]}, SettingsError, "edge_label_time needs time_attr="),
@@ -447,12 +451,12 @@ def test_settings_that_cannot_be_met_are_refused(small, options, error, message)
 @pytest.mark.parametrize(
     ("links", "options", "message"),
     [
-        ((LIKES, [[1], [2]]), TIMED, "links that are given as keys have none of their own; give edge_label_time="),
-        ((RATES, [[1], [2]]), TIMED, "links that are given as keys have none of their own"),
+        ((LIKES, [[1], [2]]), TIMED, "links given as keys have none; give edge_label_time="),
+        ((RATES, [[1], [2]]), TIMED, "links given as keys have none"),
         (
             (RATES, "val"),
             {"exclude_links": FOLLOWS},
-            "names user__follows__user, which is not between 'user' and 'movie'",
+            "names user__follows__user, which does not connect 'user' and 'movie'",
         ),
         ((RATES, "val"), {"temporal_strategy": "last"}, "needs time_attr="),
     ],

@@ -149,7 +149,7 @@ def test_a_state_does_not_depend_on_threads_columns_or_parts_but_on_the_graph(pl
     plain_loader(plain_stores[1], num_threads=3, node_features=[], edge_features=[]).load_state_dict(state)
     plain_loader(plain_stores[4]).load_state_dict(state)
     other = NeighborLoader(typed_stores[1], [1], "paper")
-    with pytest.raises(StateError, match="of a loader over another graph; make this one from what"):
+    with pytest.raises(StateError, match="of a loader over another graph; make this loader from the same inputs"):
         other.load_state_dict(state)
 
 

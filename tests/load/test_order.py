@@ -147,7 +147,7 @@ def test_unshuffled_seeds_keep_their_order():
         ({"num_seeds": 0}, "no seeds"),
         (
             {"num_seeds": 3, "rank": 0, "world_size": 4},
-            "3 seeds in batches of 4 make no batch for each of 4 ranks.*fewer ranks",
+            "3 seeds in batches of 4 are too few for one batch per rank .4 ranks.*fewer ranks",
         ),
         ({"num_seeds": 3, "drop_last": True}, "smaller batch_size or drop_last=False"),
         ({"batch_size": 1, "rank": 0, "world_size": 4}, "batch_size 1 cannot spread 10 seeds evenly over 4 ranks"),

@@ -81,7 +81,7 @@ def test_epochs_that_are_none_are_refused(epoch):
         ({"num_neighbors": {"hop1": 6}}, "num_neighbors {'hop1': 5}; this loader has {'hop1': 6}"),
         (
             {"graph_id": "abz"},
-            "^the state is of a loader over another graph; make this one from what",
+            "^the state is of a loader over another graph; make this loader from the same inputs",
         ),
         ({"more": 1}, "more None; this loader has 1"),
     ],
@@ -99,10 +99,13 @@ def test_another_loader_is_refused_by_name(change, message):
         ({}, "has no format and no epoch and no next_batch and no loader; it must be"),
         ({"format": 1, "epoch": 0, "next_batch": 0}, r"has no loader; it must be .*\"loader\": .* got {'format': 1, "),
         ({**EpochPosition(3, 7).to_json(FACTS), "format": 2}, "format 2; this version reads 1"),
-        (EpochPosition(3, 11).to_json(FACTS), "next_batch is 11; it is 0 to 10"),
+        (EpochPosition(3, 11).to_json(FACTS), "next_batch is 11; it must be from 0 to 10"),
         (EpochPosition(3, -1).to_json(FACTS), "next_batch is -1"),
         ({**EpochPosition(3, 7).to_json(FACTS), "epoch": "x"}, "epoch is 'x'"),
-        ({**EpochPosition(3, 7).to_json(FACTS), "epoch": 1 << 63}, "epoch is 9223372036854775808; it is 0 to"),
+        (
+            {**EpochPosition(3, 7).to_json(FACTS), "epoch": 1 << 63},
+            "epoch is 9223372036854775808; it must be from 0 to",
+        ),
         ({**EpochPosition(3, 7).to_json(FACTS), "loader": 5}, "the loader state's loader is '5'; it must be an object"),
     ],
 )

@@ -196,7 +196,7 @@ def test_a_state_of_another_kind_of_loader_is_refused(typed_stores):
     ("options", "error", "message"),
     [
         ({"seeds": ("paper", [60])}, IdRangeError, "keys of 'paper' are 0..59"),
-        ({"seeds": "person"}, UnknownNameError, "'person' is no node type"),
+        ({"seeds": "person"}, UnknownNameError, "'person' is not a node type"),
         (
             {"seeds": "paper", "alpha": 0.2},
             SettingsError,
@@ -212,24 +212,28 @@ def test_a_state_of_another_kind_of_loader_is_refused(typed_stores):
         (
             {"seeds": "paper", "time_attr": "t"},
             SettingsError,
-            "time_attr= is no option of PPRLoader: .* no times",
+            "time_attr= is no option of PPRLoader: PageRank ignores times",
         ),
         ({"seeds": "paper", "disjoint": True}, SettingsError, "disjoint= is no option .* of its own already"),
-        ({"seeds": "paper", "weight_attr": "w"}, SettingsError, "weight_attr= is no option .* all edges alike"),
+        (
+            {"seeds": "paper", "weight_attr": "w"},
+            SettingsError,
+            "weight_attr= is no option .* PageRank ignores weights",
+        ),
         (
             {"seeds": "paper", "sampling": "labor"},
             SettingsError,
-            "sampling= is no option .*PPRSettings says",
+            "sampling= is no option .*as PPRSettings defines them",
         ),
         (
             {"seeds": "paper", "edge_features": ["weight"]},
             SettingsError,
-            "a batch has no edges of the graph; use it with",
+            "a PPR batch has no edges of the graph; use",
         ),
         (
             {"seeds": "paper", "edge_keys": True},
             SettingsError,
-            "edge_keys is True, and a batch has no edges of the graph",
+            "edge_keys is True, but a PPR batch has no edges of the graph",
         ),
         (
             {"seeds": "paper", "settings": PPRSettings(direction="out")},

@@ -141,7 +141,7 @@ def test_links_are_named_as_loaders_name_them(folders):
         ({"rank": 0, "world_size": 2, "parts_of_ranks": [[0]]}, "parts_of_ranks has 1 entries; world_size is 2"),
         (
             {"rank": 0, "world_size": 2, "by": "locality", "parts_of_ranks": [[0, 9], [1, 2]]},
-            r"parts \[9\] that are not there and leaves out \[3\]",
+            r"unknown parts \[9\] and omits parts \[3\]",
         ),
     ],
 )

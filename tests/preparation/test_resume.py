@@ -60,7 +60,7 @@ try:
         chunk_tables(folder / "metadata.json", folder / "got", on_dangling="drop", on_duplicate="drop",
                      keep_raw_ids=False, **how)
 except SettingsError as error:  # it was killed when all was in its place
-    if "holds something" not in str(error):
+    if "is not empty" not in str(error):
         raise
 """
 """Run a job of many small tasks, which reports its progress."""

@@ -124,13 +124,15 @@ def test_a_dataset_with_other_files_is_not_replaced(tmp_path, typed_graph: Graph
 def test_what_is_refused_leaves_the_old_dataset(tmp_path, typed_graph: Graph):
     write_parts(typed_graph, tmp_path / "d", num_parts=2)
     before = tree_of(tmp_path)
-    with pytest.raises(FormatError, match="none is no folder; give the one with the part of each node"):
+    with pytest.raises(FormatError, match="none is not a folder; give the folder with the part of each node"):
         write_parts(typed_graph, tmp_path / "d", num_parts=2, owners=tmp_path / "none", overwrite=True)
     assert tree_of(tmp_path) == before
 
 
 def test_only_a_graph_is_written(tmp_path):
-    with pytest.raises(SettingsError, match=r"graph is a dict; wanted a Graph: hopstream\.read_graph or"):
+    with pytest.raises(
+        SettingsError, match=r"graph is a dict; wanted a Graph: convert it with hopstream\.read_graph or"
+    ):
         write_parts({"edge_index": 1}, tmp_path / "d")
 
 

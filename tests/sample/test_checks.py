@@ -91,11 +91,15 @@ def _seeds(trees: object = None, times: object = None, **options: object) -> See
     "options,seeds,message",
     [
         ({}, SeedNodes(ids={"user": np.array([1])}, rng_seed=0), "seeds are of type user; the plan's are item"),
-        ({}, _seeds([0, 1]), "seeds with trees for a plan that is not disjoint"),
-        ({}, _seeds(times=[0, 1]), "seeds with times for a plan that is not temporal"),
-        (TREES, _seeds(), "seeds without trees for a plan that is disjoint; give trees"),
-        (TREES, _seeds([0, 1], [5, 5]), "seeds with times for a plan that is not temporal; leave times out, or make t"),
-        (TIMES, _seeds([0, 1]), "seeds without times for a plan that is temporal; give times"),
+        ({}, _seeds([0, 1]), "the seeds have trees, but the plan is not disjoint"),
+        ({}, _seeds(times=[0, 1]), "the seeds have times, but the plan is not temporal"),
+        (TREES, _seeds(), "the plan is disjoint, but the seeds have no trees; give trees"),
+        (
+            TREES,
+            _seeds([0, 1], [5, 5]),
+            "the seeds have times, but the plan is not temporal; leave times out, or make t",
+        ),
+        (TIMES, _seeds([0, 1]), "the plan is temporal, but the seeds have no times; give times"),
         (TREES, _seeds([0]), r"trees of 2 seeds of type 'item' are int64\[1\]; give int64\[2\]"),
         (TREES, _seeds([0.0, 1.0]), r"are float64\[2\]; give int64\[2\]"),
         (
@@ -106,7 +110,7 @@ def _seeds(trees: object = None, times: object = None, **options: object) -> See
         (
             TREES,
             SeedNodes(ids={"item": np.array([1, 2, 1])}, rng_seed=0, trees={"item": np.array([3, 3, 3])}),
-            "3 seeds hold 2 distinct nodes; give each node once in each tree",
+            "3 seeds have 2 distinct nodes; give each node once in each tree",
         ),
         (TREES, _seeds([-1, 3]), "trees are -1..3; number them from 0 to 8388607"),
         (TREES, _seeds([0, 1 << 23]), "trees are 0..8388608"),
@@ -126,7 +130,9 @@ def test_variates_are_given_where_they_are_needed(tmp_path: Path) -> None:
     write_parts(GRAPH, tmp_path / "parts", num_parts=1)
     with LocalStore(open_dataset(tmp_path / "parts")) as store:
         runner = PlanRunner(store, _plan(strategies={LIKES: "labor"}))
-        with pytest.raises(SettingsError, match="op 'hop1/item__likes__item' draws with strategy 'labor'; give the se"):
+        with pytest.raises(
+            SettingsError, match="op 'hop1/item__likes__item' uses strategy 'labor' and has no random seeds; give"
+        ):
             runner.run(_seeds())
         assert runner.run(_seeds(labor=LaborSeeds(first=3))).node_ids["item"].tolist()[:2] == [2, 1]
 

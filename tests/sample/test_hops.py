@@ -117,7 +117,7 @@ def test_seeds_given_twice_are_refused(tmp_path: Path, rng: np.random.Generator)
     graph = make_typed_graph(rng)
     store = _write(graph, tmp_path / "parts", 2)
     runner = PlanRunner(store, plan_from_num_neighbors(graph.schema, [1], ("paper",)))
-    with pytest.raises(SettingsError, match="3 seeds hold 2 distinct nodes"):
+    with pytest.raises(SettingsError, match="3 seeds have 2 distinct nodes"):
         runner.run(SeedNodes(ids={"paper": np.array([1, 2, 1])}, rng_seed=0))
 
 

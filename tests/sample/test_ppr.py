@@ -304,7 +304,7 @@ class TestWork:
     def test_too_many_rounds_are_an_error_that_names_a_seed(self, store_of):
         store = store_of(plain_graph([(0, 1), (1, 0), (2, 2)], 4))
         with pytest.raises(
-            SettingsError, match=r"walks of 2 of 3 seeds go on after max_rounds=4, that from node 0 among"
+            SettingsError, match=r"walks of 2 of 3 seeds did not end in max_rounds=4 .for example from node 0.;"
         ):
             rows_of(store, NODE, [3, 0, 2], max_rounds=4)
 

@@ -81,7 +81,7 @@ def test_settings_that_no_graph_could_meet(options, message):
             "paper",
             {"typed_channel_ratios": {CITES: 0.5, WRITES: 0.5}, "edge_types": [CITES]},
             SettingsError,
-            r"channels follow \[\('author', 'writes', 'paper'\)\], which edge_types leaves out",
+            r"typed_channel_ratios uses \[\('author', 'writes', 'paper'\)\], which edge_types lacks",
         ),
     ],
     ids=str,
@@ -94,7 +94,7 @@ def test_settings_that_this_graph_does_not_meet(store, seed_type, options, error
 def test_a_graph_with_edges_of_the_batch_s_own_name(tmp_path):
     empty = EdgeTable(src_keys=np.zeros(1, np.int64), dst_keys=np.zeros(1, np.int64))
     graph = Graph(nodes={"a": NodeTable(num_nodes=1)}, edges={("a", "ppr", "a"): empty}).check()
-    with local_store(graph, tmp_path) as store, pytest.raises(SettingsError, match="give that relation another name"):
+    with local_store(graph, tmp_path) as store, pytest.raises(SettingsError, match="rename this relation"):
         plan_ppr(store, PPRSettings(), "a")
 
 

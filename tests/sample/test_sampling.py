@@ -130,7 +130,9 @@ def test_reverses_that_are_none_are_refused(given, error, message):
 def test_a_bidirectional_plan_knows_the_reverses():
     plan = sampling(subgraph_type="bidirectional").plan([1], FILMS, wants_edge_ids=False)
     assert plan.reverse_types[RATES] == RATED_BY
-    with pytest.raises(SettingsError, match=r"no edge type that is followed \(film__made_by__studio\) has a known rev"):
+    with pytest.raises(
+        SettingsError, match=r"none of the followed edge types \(film__made_by__studio\) has a known rev"
+    ):
         sampling(subgraph_type="bidirectional").plan([1], ("studio",), wants_edge_ids=False)
     assert SamplingSettings(subgraph_type=SubgraphType.induced).subgraph_type == "induced"
 
@@ -154,10 +156,13 @@ def test_a_bidirectional_plan_knows_the_reverses():
         ({"time_inclusive": False}, "^time_inclusive=False needs time_attr="),
         ({"sampling": "weighted"}, "^sampling='weighted' needs weight_attr="),
         ({"sampling": "top_k"}, "^sampling='top_k' needs weight_attr="),
-        ({"sampling": "uniform", "weight_attr": "stars"}, "^weight_attr='stars' is not heeded by sampling='uniform'"),
-        ({"sampling": "labor", "weight_attr": "stars"}, "^weight_attr='stars' is not heeded by sampling='labor'"),
-        ({"time_attr": "time", "temporal_strategy": "last", "weight_attr": "stars"}, "and weight_attr='stars' chooses"),
-        ({"time_attr": "time", "temporal_strategy": "last", "sampling": "labor"}, "and sampling='labor' chooses"),
+        ({"sampling": "uniform", "weight_attr": "stars"}, "^weight_attr='stars' has no effect with sampling='uniform'"),
+        ({"sampling": "labor", "weight_attr": "stars"}, "^weight_attr='stars' has no effect with sampling='labor'"),
+        (
+            {"time_attr": "time", "temporal_strategy": "last", "weight_attr": "stars"},
+            "and weight_attr='stars' contradict",
+        ),
+        ({"time_attr": "time", "temporal_strategy": "last", "sampling": "labor"}, "and sampling='labor' contradict"),
         ({"time_attr": "time", "temporal_strategy": "last", "replace": True}, "takes each neighbour once; leave repl"),
         ({"weight_attr": "stars", "sampling": "top_k", "replace": True}, "^sampling='top_k' takes each neighbour once"),
         ({"sampling": "labor", "replace": True}, "^sampling='labor' takes each neighbour once"),
@@ -195,7 +200,7 @@ def test_options_that_make_no_sense_are_refused_by_name(options, message):
         ),
         (
             Written(has_neighbor_keys=False), {"sampling": "labor"}, SettingsError,
-            "needs the keys of neighbours beside the edges.*; write the parts again with neighbor_keys=True",
+            "needs the keys of neighbours, which .*; write the parts again with neighbor_keys=True",
         ),
     ],
 )  # fmt: skip
@@ -205,9 +210,9 @@ def test_what_a_dataset_was_not_written_for_is_refused_with_the_remedy(written, 
 
 
 def test_options_that_no_followed_edge_type_heeds_are_refused():
-    with pytest.raises(SettingsError, match=r"no edge type that is followed \(film__made_by__studio\) has it, nor has"):
+    with pytest.raises(SettingsError, match=r"none of the followed edge types \(film__made_by__studio\) and none"):
         sampling(time_attr="time").plan([1], ("studio",), wants_edge_ids=False)
-    with pytest.raises(SettingsError, match=r"weight_attr is 'stars', and no edge type that is followed \(.*\) has it"):
+    with pytest.raises(SettingsError, match=r"weight_attr is 'stars'; none of the followed edge types \(.*\) has this"):
         sampling(weight_attr="stars").plan([1], ("user",), wants_edge_ids=False)
 
 

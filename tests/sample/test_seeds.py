@@ -91,7 +91,7 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
     [
         (None, SettingsError, r"several node types; give seeds=\(node type, …\) with one of paper, author, institute"),
         ([1, 2], SettingsError, "several node types"),
-        ("train", UnknownNameError, "'train' is no node type.*paper.*val"),
+        ("train", UnknownNameError, "'train' is not a node type.*paper.*val"),
         (("venue", None), UnknownNameError, "unknown node type 'venue'"),
         (("paper", "test"), UnknownNameError, "no split 'test'; known: .*train"),
         (("author", "train"), UnknownNameError, "no split 'train'"),
@@ -102,17 +102,17 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
         (
             ("paper", ["a"]),
             SettingsError,
-            r"seeds\[0\] is 'a'; nodes are named by keys 0..59, .* the key of a raw id is its place",
+            r"seeds\[0\] is 'a'; but seeds are integer keys 0..59 .* the key of a raw id is its position",
         ),
-        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a'; nodes are named by keys 0..59"),
-        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a'; nodes are named by keys 0..59"),
+        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a'; but seeds are integer keys 0..59"),
+        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a'; but seeds are integer keys 0..59"),
         (("paper", [[1], [2]]), SettingsError, "one-dimensional"),
         (("paper", 3), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
         (("paper", torch.tensor(3)), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
         (("paper", {1, 2}), SettingsError, r"^seeds is a set; give a list: list\(seeds\)$"),
         (("paper", (n for n in [1, 2])), SettingsError, r"^seeds is a generator; give a list: list\(seeds\)$"),
-        (("paper", [1, [2]]), SettingsError, r"^seeds is a list and no array \(.*\(node type, keys\)$"),
-        (("paper", torch.ones(3, dtype=torch.bfloat16)), SettingsError, "^seeds is a Tensor and no array"),
+        (("paper", [1, [2]]), SettingsError, r"^seeds is a list, not an array \(.*\(node type, keys\)$"),
+        (("paper", torch.ones(3, dtype=torch.bfloat16)), SettingsError, "^seeds is a Tensor, not an array"),
         (("paper", [True, False]), SettingsError, "seeds is a mask with 2 entries; 'paper' has 60 nodes"),
         (("paper", np.zeros(60, np.bool_)), SettingsError, "empty"),
         (("paper", []), SettingsError, "empty"),
@@ -128,7 +128,7 @@ def test_raw_ids_are_no_seeds_and_the_message_says_where_their_keys_are(tmp_path
     names = RaggedArray.from_strings(["bo", "ada", "cy"])
     graph = Graph(nodes={"person": NodeTable(num_nodes=3, features={"name": names, "age": np.arange(3)})})
     store = local_store(graph, tmp_path / "parts")
-    wanted = r"is '(ada|bo)'; nodes are named by keys 0..2, .* feature that keeps raw ids \(one of name\), so with"
+    wanted = r"is '(ada|bo)', but seeds are integer keys 0..2 .* feature that keeps raw ids \(one of name\); with"
     with pytest.raises(SettingsError, match=wanted):
         read_seeds(store, seeds)
     with pytest.raises(SettingsError, match=wanted):

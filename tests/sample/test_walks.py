@@ -348,10 +348,10 @@ def test_what_cannot_be_walked_is_refused(store: Store, options: dict, message: 
 
 TYPED_ERRORS = [
     ({"length": 2}, "say which to follow: metapath="),
-    ({"metapath": [WRITES], "length": 2}, "'paper', and the next one starts from 'author'; to be repeated"),
-    ({"metapath": [WRITES, WRITES]}, "it must go on from there"),
-    ({"metapath": [WRITES, CITES], "p": 2.0}, "p and q: only for walks along one edge type"),
-    ({"metapath": [WRITES], "restart_probability": 0.5}, "restart_probability: only"),
+    ({"metapath": [WRITES], "length": 2}, "'paper', but the next step starts at 'author'; a repeated metapath"),
+    ({"metapath": [WRITES, WRITES]}, "make them the same"),
+    ({"metapath": [WRITES, CITES], "p": 2.0}, "edge type between nodes of one type can use p and q"),
+    ({"metapath": [WRITES], "restart_probability": 0.5}, "only walks .* can use restart_probability"),
     ({"metapath": [CITES], "weight_attr": "w"}, "weight_attr is 'w'; the dataset was written with weight_attr=None"),
 ]
 

@@ -258,11 +258,15 @@ def test_a_server_that_is_back_with_another_dataset_is_passed_over(
 
 def test_a_part_that_nobody_serves_is_named(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
     asked = ", ".join(server.location for server in servers[:2])
-    with pytest.raises(StoreUnavailable, match=rf"no server holds part 2 of 3; asked was {asked}; add the addresses"):
+    with pytest.raises(
+        StoreUnavailable, match=rf"no server holds part 2 of 3 parts \(asked: {asked}\); add the addresses"
+    ):
         open_store(f"{servers[0].location},{servers[1].location}", FAR)
     cluster = cluster_of(typed_case, servers)
     first_two = Cluster(dataset_id=cluster.dataset_id, servers=cluster.servers[:2])
-    with pytest.raises(StoreUnavailable, match=rf"no server holds part 2 of 3; asked was {asked}; add the addresses"):
+    with pytest.raises(
+        StoreUnavailable, match=rf"no server holds part 2 of 3 parts \(asked: {asked}\); add the addresses"
+    ):
         open_store(write(tmp_path, first_two), FAR)
     outer = Cluster(dataset_id=cluster.dataset_id, servers=(cluster.servers[0], cluster.servers[2]))
     with pytest.raises(FormatError, match=r"cluster\.json names no server for part 1"):
@@ -398,6 +402,6 @@ def test_a_remote_graph_is_no_store() -> None:
 
     for ask in (open_store, walk, share):
         with pytest.raises(
-            SettingsError, match=r"give the cluster\.json, or the addresses, that you gave to RemoteGraph"
+            SettingsError, match=r"give the cluster\.json or the addresses that you gave to RemoteGraph"
         ):
             ask(graph)

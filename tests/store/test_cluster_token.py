@@ -96,7 +96,7 @@ def test_a_token_file_that_is_gone_is_told_and_servers_decide(
     (cluster_file.parent / "c.token").unlink()
     with pytest.raises(AccessDenied, match="token is missing or wrong"):
         open_store(cluster_file, FAR)
-    assert any("cannot be read" in m and "are asked without a token" in m for m in caplog.messages)
+    assert any("cannot be read" in m and "carry no token" in m for m in caplog.messages)
 
 
 def with_token_file(path: Path, name: Any) -> Path:
@@ -141,7 +141,7 @@ def test_a_token_file_that_is_not_of_whoever_wrote_the_cluster_file_is_not_used(
 ) -> None:
     put(cluster_file.parent / "c.token")
     assert not read_cluster(cluster_file).access(None).security.has_token
-    assert "are asked without a token" in caplog.text
+    assert "carry no token" in caplog.text
 
 
 @pytest.mark.parametrize("put", OTHERS)
@@ -152,7 +152,7 @@ def test_nor_is_one_that_takes_its_place_later(
     security = read_cluster(cluster_file).access(None).security
     sent_elsewhere = pickle.loads(pickle.dumps(security))
     put(cluster_file.parent / "c.token")
-    assert security.current_token() == "s3cret" and "stays in force" in caplog.text
+    assert security.current_token() == "s3cret" and "the previous content stays in use" in caplog.text
     with pytest.raises(SettingsError, match="token file"):
         sent_elsewhere.current_token()
 

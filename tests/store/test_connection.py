@@ -77,7 +77,10 @@ def answer_as_a_web_server(connection: socket.socket) -> None:
             "the connection was closed before an answer: the server has ended, is another program, or has TLS; start "
             "it again, check the port, or write tls://",
         ),
-        (answer_as_a_web_server, "what listens there is no hopstream server of this version; check the port"),
+        (
+            answer_as_a_web_server,
+            "the program at this address is not a hopstream server of this version; check the port",
+        ),
     ],
 )
 def test_a_peer_of_another_kind_is_told(answer: Callable[[socket.socket], None], message: str) -> None:
@@ -112,13 +115,19 @@ def test_a_server_without_tls_is_told(typed_case: Case) -> None:
     ("error", "told"),
     [
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "the connection was closed before an"),
-        (OSError(errno.EHOSTUNREACH, "No route to host"), "no network leads there; check the address"),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), "no network leads there"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "no network route leads to the address; check the address"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "no network route leads to the address"),
         (ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get (_ssl.c:1006)"),
          "no TLS connection could be made ([SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get); "
          "check the roots, the certificates"),
+        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:2580)"),
+         "no TLS connection could be made ([SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca): the server refuses the "
+         "certificate of this client; give one that leads to the server's --client-ca"),
+        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required (_ssl.c:2580)"),
+         "no TLS connection could be made ([SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required): "
+         "the server refuses the certificate of this client"),
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"),
-         "it speaks no TLS; write tcp:// instead of tls://"),
+         "the server has no TLS; write tcp:// instead of tls://"),
         (socket.gaierror(-2, "Name or service not known"), "the host's name is not known"),
         (OSError("something else"), "something else; start the server, or check the address"),
     ],
@@ -252,7 +261,9 @@ def test_a_server_that_answers_as_many_calls_as_it_may_is_asked_again_until_it_c
         held = [Numbers(), Numbers()]
         holding = [pool.submit(connection.call, ask, 20, "hold", numbers) for numbers in held]
         wait_until(lambda: [numbers.taken for numbers in held] == [[1], [1]], "both calls are held")
-        with pytest.raises(ServerBusy, match=r"tcp://.* is too busy for hold: the server answers 2 requests, as many"):
+        with pytest.raises(
+            ServerBusy, match=r"tcp://.* is too busy for hold: the server answers 2 requests, the maximum"
+        ):
             connection.call(ask, 20, "hold", Numbers(), is_patient=False)
         attempts = make_busy(connection, 0)
         waiting = pool.submit(connection.call, ask, 20, "hold", last := Numbers())

@@ -45,7 +45,7 @@ def test_a_file_of_machines(tmp_path: Path):
         ("10.0.0.1 65535 2\n", "ports up to 65536"),
         (
             "10.0.0.1 7001 2\n10.0.0.2 7001\n10.0.0.1 7002\n",
-            r"hosts:3 has a server at 10\.0\.0\.1 port 7002, as line 1",
+            r"hosts:3 repeats the server at 10\.0\.0\.1 port 7002 of line 1",
         ),
         (b"\xff\xff", "cannot be read"),
     ],
@@ -93,5 +93,5 @@ def test_other_numbers_are_refused():
     machines = [MachineLine(f"host{k}") for k in range(3)]
     with pytest.raises(SettingsError, match="there are 2 roots for 3 machines"):
         cluster_of_machines(machines, [Root("/a", (0,)), Root("/b", (1,))], manifest_of(2))
-    with pytest.raises(SettingsError, match="host2 port 30050 would serve no part: there are 2 parts for 3 machines"):
+    with pytest.raises(SettingsError, match="host2 port 30050 would get no part: 2 parts for 3 machines"):
         cluster_of_machines(machines, [Root("/a", (0, 1))], manifest_of(2))

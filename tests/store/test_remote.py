@@ -86,7 +86,7 @@ def test_a_server_that_serves_something_else_is_told() -> None:
         yield Frame({"surprise": 1}, is_last=True)
 
     other = Listener(Location.parse("tcp://127.0.0.1:0"), answer)
-    with pytest.raises(FormatError, match="the answer to describe makes no sense"):
+    with pytest.raises(FormatError, match="the answer to describe is invalid"):
         RemoteStore(str(other.location), StoreSettings(timeout_s=10))
     assert other.close(5)
 

@@ -122,7 +122,7 @@ def test_only_neighbours_come_in_runs(typed_case: Case) -> None:
         (frame([[0, 0, 3]], int32(1, 0), *GOOD[1:]), "request implies"),
         (frame([[0, 0, 3]], int64(1, 0, 2), *GOOD[1:]), "request implies"),
         (frame([[0, 0, 3]], int32(1, -1, 2), *GOOD[1:]), "counts are -1"),
-        (frame([[0, 0, 3]], int32(0, 0, 3), *GOOD[1:]), "where 2 were asked"),
+        (frame([[0, 0, 3]], int32(0, 0, 3), *GOOD[1:]), "they must be 0..2"),
         (frame([[0, 0, 3]], int32(1, 1, 2), *GOOD[1:]), "request implies"),
         (frame([[0, 0, 3]], GOOD[0], uint32(5, 6, 60), GOOD[2]), "neighbour id outside"),
         (frame([[0, 0, 3]], GOOD[0], int64(5, -6, 7), GOOD[2]), "neighbour id outside"),

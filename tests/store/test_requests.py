@@ -127,8 +127,8 @@ NOT_ONE_PER_ID = [np.arange(2), np.arange(4), np.zeros((3, 1), np.int64), np.arr
         ({"strategy": "top_k", "edge_type": KNOWS, "ids": np.array([1])}, SettingsError, "needs weights"),
         ({"strategy": "last", "edge_type": KNOWS}, SettingsError, "neither the edges nor their neigh"),
         ({"strategy": "last", "edge_type": LIKES, "direction": "out"}, SettingsError, "likes__user/out: .* needs ti"),
-        ({"strategy": "labor"}, SettingsError, "'labor' came without labor seeds"),
-        ({"labor": SEEDS}, SettingsError, "'uniform' came with labor seeds"),
+        ({"strategy": "labor"}, SettingsError, "'labor' needs labor seeds"),
+        ({"labor": SEEDS}, SettingsError, "'uniform' takes no labor seeds"),
         ({"strategy": "labor", "labor": LaborSeeds(first=-1)}, SettingsError, "labor.first is -1; it is 64 bits"),
         ({"strategy": "labor", "labor": LaborSeeds(first=0, second=2**64)}, SettingsError, "labor.second"),
         *[

@@ -123,6 +123,8 @@ def pairs_of(request: SampleRequest, ids: np.ndarray) -> list[list[int]]:
 
 def test_pairs_and_candidates_that_no_call_can_hold_are_refused_with_a_remedy() -> None:
     request = replace(PLAIN, candidates=np.arange(8), excluded=np.zeros((2, 3), np.int64) + 3)
-    with pytest.raises(SettingsError, match=r"11 excluded pairs and candidates; the server takes 10; expand fewer nod"):
+    with pytest.raises(
+        SettingsError, match=r"11 excluded pairs and candidates; the server takes at most 10; expand fewer nod"
+    ):
         list(sample_calls([request], 10))
     assert len(list(sample_calls([request], 11))) == 1

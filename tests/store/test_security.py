@@ -180,9 +180,9 @@ def test_names_of_pem_files_are_paths() -> None:
 
 def test_halves_are_refused(server_identity: Identity, authority: Authority) -> None:
     for kind in (ServerSecurity, ClientSecurity):
-        with pytest.raises(SettingsError, match="come together"):
+        with pytest.raises(SettingsError, match="must be given together"):
             kind(certificate=server_identity.certificate)
-        with pytest.raises(SettingsError, match="come together"):
+        with pytest.raises(SettingsError, match="must be given together"):
             kind(private_key=server_identity.key)
     with pytest.raises(SettingsError, match="only with TLS"):
         ServerSecurity(client_roots=authority.root)

@@ -526,7 +526,7 @@ def test_a_peer_that_says_nothing_holds_no_probe_up(in_two_parts: Served, monkey
         wait_until(
             lambda: (
                 request(watched.location, "/readyz")[:2]
-                == (503, "other servers are still being asked whether they are there\n")
+                == (503, "the answers of other servers to pings are still awaited\n")
             ),
             "the peers are being asked",
         )
@@ -675,7 +675,7 @@ def test_closing_frees_the_port_and_cuts_off_who_is_there(served: Served):
     watched = MetricsServer("127.0.0.1", 0, served.servers[0], service)
     port = urlsplit(watched.location).port
     assert port is not None
-    with pytest.raises(StateError, match="observed by another"):
+    with pytest.raises(StateError, match="already has a MetricsServer"):
         MetricsServer("127.0.0.1", 0, served.servers[0], service)
     with connected(watched.location) as slow:
         slow.sendall(b"GET /metr")
@@ -703,8 +703,8 @@ def test_addresses_that_cannot_be_are_refused(served: Served):
     for port in (-1, 1 << 16):
         with pytest.raises(SettingsError, match=r"port is .*; ports are numbered 0\.\.65535"):
             MetricsServer("127.0.0.1", port, server)
-    for host in ("", "x" * 300, "203.0.113.1"):
-        with pytest.raises(StoreUnavailable, match="cannot listen at"):
+    for host in ("x" * 300, "203.0.113.1"):
+        with pytest.raises(StoreUnavailable, match=r"cannot listen at .*; give a name or address of this machine$"):
             MetricsServer(host, 0, server)
     assert server.observer is None
 

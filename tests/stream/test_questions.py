@@ -91,7 +91,7 @@ def test_degrees_are_of_one_edge_type_or_the_sum(graph: RemoteGraph):
         found = graph.fetch_degrees("user", keys, edge_type=edge_type, direction="out")
         assert found.tolist() == wanted.tolist()
     assert graph.fetch_degrees("user", [], edge_type=type_label(RATED)).tolist() == []
-    with pytest.raises(SettingsError, match="are those of 'movie', not of 'user'"):
+    with pytest.raises(SettingsError, match="belong to 'movie', not to 'user'"):
         graph.fetch_degrees("user", keys, edge_type=RATES, direction="in")
     with pytest.raises(SettingsError, match="direction is 'up'"):
         graph.fetch_degrees("user", keys, direction="up")

@@ -217,7 +217,7 @@ def test_a_batch_by_which_no_rows_can_be_fetched_is_refused(
     monkeypatch.setattr(client, "decode_batch", decode)
     with (
         node_loader(remote_graph(locations_of(two_processes)), batch_size=10) as loader,
-        pytest.raises(FormatError, match=r"tcp://.* gave a batch with other types, ids or columns"),
+        pytest.raises(FormatError, match=r"tcp://.* sent a batch whose types, ids or columns differ"),
     ):
         next(iter(loader))
 
@@ -270,7 +270,7 @@ def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) ->
         with node_loader(graph) as two:
             with node_loader(graph) as one:
                 next(iter(one))
-                with pytest.raises(StoreUnavailable, match=r"the server has 1 channels, as many as it may have"):
+                with pytest.raises(StoreUnavailable, match=r"the server has 1 channels, the maximum"):
                     next(iter(two))
             assert len(list(two)) == len(two)  # a loader that closes makes room
 
@@ -383,7 +383,7 @@ def test_an_iteration_whose_channel_is_moved_on_again_and_again_fails(timed_part
     with (
         serve_here(timed_parts[1]) as served,
         node_loader(remote_graph(served.locations), batch_size=4, num_threads=0) as loader,
-        pytest.raises(StateError, match="by somebody else, after it was made anew 3 times in one iteration; end the"),
+        pytest.raises(StateError, match="by another client; it was registered again 3 times in one iteration; end the"),
     ):
         for _ in loader:
             move_on(served, 1 << 62, 0)
@@ -458,7 +458,7 @@ def test_a_new_loader_waits_for_servers_as_long_as_it_is_told() -> None:
 def test_an_error_in_an_option_is_raised_where_the_loader_is_made(graph: RemoteGraph) -> None:
     with pytest.raises(SettingsError, match="batch_size is 0"):
         node_loader(graph, batch_size=0)
-    with pytest.raises(SettingsError, match="store_settings is no option here"):
+    with pytest.raises(SettingsError, match="store_settings is given, but a RemoteGraph"):
         node_loader(graph, store_settings=StoreSettings())
 
 
@@ -532,7 +532,7 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
         np.testing.assert_array_equal(got, wanted)
         assert len(np.unique(got[:, 0])) > 1
     assert channels_of(two_processes, timed_parts[2]) <= known
-    with pytest.raises(SettingsError, match="store_settings is no option here"):
+    with pytest.raises(SettingsError, match="store_settings is given, but a RemoteGraph"):
         infer_layerwise(graph, layer, tmp_path / "no", num_layers=1, store_settings=StoreSettings())
 
 

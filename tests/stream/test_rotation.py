@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from cryptography import x509
@@ -22,9 +26,11 @@ from hopstream.store.cluster import open_cluster, parse_locations
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
+from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
+from hopstream.stream.metrics import MetricsServer
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from hopstream.transport import listener
@@ -90,19 +96,27 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
 
 
 @contextmanager
-def serve(folder: Path, secrets: Secrets) -> Iterator[list[StoreServer]]:
-    """A server per part, with TLS, that samples and asks the others."""
+def serve(
+    folder: Path,
+    secrets: Secrets,
+    own_files: Sequence[str] = ("tokens",),
+    services: list[SamplingService] | None = None,
+) -> Iterator[list[StoreServer]]:
+    """A server per part, with TLS, that samples and asks the others with a token of its own file."""
     servers: list[StoreServer] = []
 
-    def open_graph() -> Store:
-        return open_cluster(parse_locations(",".join(one.location for one in servers)), secrets.client("tokens"))
+    def open_graph(own_file: str) -> Store:
+        return open_cluster(parse_locations(",".join(one.location for one in servers)), secrets.client(own_file))
 
     dataset = open_dataset(folder)
     security = {"certificate": secrets.path("server.pem"), "private_key": secrets.path("server.key")}
     with ExitStack() as stack:
         for part in range(dataset.manifest.book.num_parts):
-            service = SamplingService(open_graph, SamplingLimits(threads=1))
+            own_file = own_files[part % len(own_files)]
+            service = SamplingService(partial(open_graph, own_file), SamplingLimits(threads=1))
             stack.callback(service.close)
+            if services is not None:
+                services.append(service)
             server = StoreServer(
                 stack.enter_context(LocalStore(dataset, [part])), "tls://127.0.0.1:0", operations=service.operations,
                 security=ServerSecurity(token_file=secrets.path("tokens"), **security),
@@ -230,6 +244,67 @@ def test_who_keeps_an_old_token_is_turned_away(timed_parts: dict[int, Path], sec
             store.split("paper", "train")
         secrets.put("client", b"t1\n")
         assert len(store.split("paper", "train")) == 60
+
+
+OPTIONS: dict[str, Any] = {"num_neighbors": [3, 2], "seeds": ("paper", None), "batch_size": 8, "collate": "numpy"}
+OWN_REFUSAL = (
+    r"the server cannot {what}: its own token \(the first admin token of its --token-file\) is refused: "
+    r".*tls://127\.0\.0\.1:\d+ refused {op}: the token is missing or wrong; correct that line, which the server reads "
+    r"again without a restart$"
+)
+
+
+def keys_of(loader: NeighborLoader) -> list[list[int]]:
+    return [batch.node_keys["paper"].tolist() for batch in loader]
+
+
+def test_a_server_whose_own_token_is_wrong_ends_no_trainer(timed_parts: dict[int, Path], secrets: Secrets) -> None:
+    secrets.put("wrong", b"unknown\n")
+    services: list[SamplingService] = []
+    with (
+        serve(timed_parts[2], secrets, ("tokens", "wrong"), services) as servers,
+        NeighborLoader(timed_parts[2], **OPTIONS) as local,
+    ):
+        wanted = keys_of(local)
+        graph = RemoteGraph(",".join(one.location for one in servers), settings=secrets.client(), timeout_s=30.0)
+        with NeighborLoader(graph, **OPTIONS) as loader:
+            assert keys_of(loader) == wanted
+        with pytest.raises(StoreUnavailable, match=OWN_REFUSAL.format(what="open the graph", op=r"describe\(\)")):
+            services[1].open_graph()
+        with MetricsServer("127.0.0.1", 0, servers[1], services[1]) as watched, pytest.raises(HTTPError) as told:
+            urlopen(f"{watched.location}/readyz", timeout=10)
+        with told.value as page:
+            text = page.read().decode().strip()
+        assert re.search(OWN_REFUSAL.format(what="open the graph", op=r"describe\(\)"), text), text
+        secrets.put("wrong", b"t0\n")
+        services[1].open_graph()
+
+
+def test_a_server_whose_own_token_becomes_wrong_ends_no_trainer(
+    timed_parts: dict[int, Path], secrets: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets.put("own", b"t0\n")
+    services: list[SamplingService] = []
+    with (
+        serve(timed_parts[2], secrets, ("tokens", "own"), services) as servers,
+        NeighborLoader(timed_parts[2], **OPTIONS) as local,
+    ):
+        wanted = [keys_of(local), keys_of(local)]
+        graph = RemoteGraph(",".join(one.location for one in servers), settings=secrets.client(), timeout_s=30.0)
+        with NeighborLoader(graph, **OPTIONS) as loader:
+            assert keys_of(loader) == wanted[0]
+            secrets.put("client", b"t1\n")
+            secrets.table("t1")
+            wait_for_tokens(servers, {"t1"})
+            assert keys_of(loader) == wanted[1]
+        assert any(
+            re.search(OWN_REFUSAL.format(what="make the batch", op=".*"), record.getMessage().partition("; asking")[0])
+            for record in caplog.records
+        )
+        asked = services[1].graph
+        assert isinstance(asked, RoutedStore)
+        for peer in asked.gone_peers(5.0):
+            assert re.search(OWN_REFUSAL.format(what=f"ping {peer.location}", op="ping"), peer.reason)
 
 
 def test_another_authority_is_trusted_once_its_roots_are_there(timed_parts: dict[int, Path], secrets: Secrets) -> None:

@@ -272,9 +272,9 @@ def test_starting_an_epoch_is_monotonic_and_idempotent(server: StoreServer) -> N
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0, turn=1)
     assert state() == (0, 1)
     for behind in ({"turn": 0}, {"turn": 0, "epoch": 2}):
-        with pytest.raises(ChannelLost, match=r"iteration 0, epoch .* was asked for; the channel is at iteration 1"):
+        with pytest.raises(ChannelLost, match=r"iteration 0, epoch .* was requested; the channel is at iteration 1"):
             asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0, **behind)
-    with pytest.raises(StateError, match="iteration 1, epoch 1, was asked for; the channel is at iteration 1, epoch 0"):
+    with pytest.raises(StateError, match="iteration 1, epoch 1, was requested; the channel is at iteration 1, epoch 0"):
         asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0, epoch=1)
     assert asked(server, "is_channel_epoch_done", channel_id=channel_id, epoch=1).header == {"is_done": False}
 
@@ -371,13 +371,13 @@ def test_the_last_channel_takes_its_backend_along(served: Served, server: StoreS
     for channel_id, num_left in zip(channels, (1, 0), strict=True):
         asked(server, "destroy_sampling_input", channel_id=channel_id)
         assert served.num_backends == num_left
-    with pytest.raises(ChannelLost, match="there is no backend"):
+    with pytest.raises(ChannelLost, match=r"backend .* does not exist"):
         register(server, backend_id)
     assert init(server) != backend_id
 
 
 BAD_INPUTS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
-    "other options": ({"config": "another"}, SettingsError, "another way of sampling"),
+    "other options": ({"config": "another"}, SettingsError, "options of sampling differ"),
     "an option of the backend": ({"options": {"batch_size": 3}}, SettingsError, "batch_size is an option of the back"),
     "an unknown split": (
         {"options": {"seeds": {"tuple": ["paper", "nope"]}}}, HopstreamError, "nope",
@@ -387,7 +387,7 @@ BAD_INPUTS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
         {"options": {"seeds": {"tuple": ["paper", None]}, "rank": 7, "world_size": 2}}, SettingsError, "rank is 7",
     ),
     "no options": ({"options": None}, FormatError, "must be an object"),
-    "malformed options": ({"options": {"seeds": {}}}, FormatError, "no option"),
+    "malformed options": ({"options": {"seeds": {}}}, FormatError, "not an option"),
     "no key": ({"worker_key": None}, FormatError, "worker_key"),
     "an empty key": ({"worker_key": ""}, FormatError, "'worker_key' is ''; it must be printable characters"),
     "a blank key": ({"worker_key": "  "}, FormatError, "must be printable"),
@@ -397,7 +397,7 @@ BAD_INPUTS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
     "a negative share": ({"first": -1}, FormatError, "'first' is -1"),
     "no stride": ({"stride": 0}, FormatError, "'stride' is 0"),
     "a flag for a number": ({"stride": True}, FormatError, "'stride' is True"),
-    "another backend": ({"backend_id": 5}, ChannelLost, "there is no backend 5"),
+    "another backend": ({"backend_id": 5}, ChannelLost, "backend 5 does not exist"),
     "a negative backend": ({"backend_id": -5}, FormatError, "'backend_id' is -5"),
     "an unknown option": ({"options": {"anchors": None}}, SettingsError, "anchors"),
 }  # fmt: skip
@@ -417,7 +417,7 @@ def test_a_registration_that_fails_leaves_nothing(served: Served, server: StoreS
 def test_there_are_as_many_channels_as_there_may_be(served: Served, server: StoreServer) -> None:
     backend_id = init(server)
     channels = [register(server, backend_id, worker_key=f"rank {rank}") for rank in range(3)]
-    with pytest.raises(StoreUnavailable, match=r"the server has 3 channels, as many as it may have \(--max-channels\)"):
+    with pytest.raises(StoreUnavailable, match=r"the server has 3 channels, the maximum \(--max-channels\)"):
         register(server, backend_id, worker_key="rank 3")
     asked(server, "destroy_sampling_input", channel_id=channels[0])
     register(server, backend_id, worker_key="rank 3")
@@ -431,7 +431,7 @@ def test_a_full_server_refuses_before_it_builds_a_loader(
     for rank in range(3):
         register(server, backend_id, worker_key=f"rank {rank}")
     monkeypatch.setattr(SamplingService, "_new_loader", lambda *_: pytest.fail("a loader was built"))
-    full = r"the server has 3 channels, as many as it may have \(--max-channels\); close loaders"
+    full = r"the server has 3 channels, the maximum \(--max-channels\); close loaders"
     with pytest.raises(StoreUnavailable, match=full):
         register(server, backend_id, worker_key="rank 3")
     header = {"backend_key": "val", "loader": "NeighborLoader", "options": {"num_neighbors": [2]}}
@@ -440,22 +440,22 @@ def test_a_full_server_refuses_before_it_builds_a_loader(
     assert served.num_backends == 1
     asked(server, "init_sampling_backend", **header, worker_key="rank 0")  # rank 0 has its channel
     monkeypatch.setattr(service, "MAX_BACKENDS", 2)
-    with pytest.raises(StoreUnavailable, match="the server has 2 backends, as many as it may have; close loaders"):
+    with pytest.raises(StoreUnavailable, match="the server has 2 backends, the maximum; close loaders"):
         asked(server, "init_sampling_backend", **{**header, "backend_key": "test"})
 
 
 BAD_BACKENDS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
-    "an unknown loader": ({"loader": "Popen"}, SettingsError, "'Popen' is no loader"),
+    "an unknown loader": ({"loader": "Popen"}, SettingsError, "'Popen' is not a loader"),
     "no loader": ({"loader": None}, FormatError, "'loader' is None"),
     "no key": ({"backend_key": 5}, FormatError, "'backend_key' is 5"),
     "an empty key": ({"backend_key": ""}, FormatError, "'backend_key' is ''; it must be printable characters"),
     "an empty key of a rank": ({"worker_key": ""}, FormatError, "'worker_key' is ''"),
-    "no loader's name": ({"loader": ""}, SettingsError, "'' is no loader"),
+    "no loader's name": ({"loader": ""}, SettingsError, "'' is not a loader"),
     "a key that forges logs": ({"backend_key": "x\nerror: all is lost"}, FormatError, "must be printable"),
     "a long key": ({"backend_key": "x" * (MAX_KEY_LENGTH + 1)}, FormatError, "has 1001 characters"),
     "no options": ({"options": []}, FormatError, "they must be an object"),
     "an input": ({"options": {"seeds": None, "rank": 1}}, SettingsError, "rank, seeds is an input"),
-    "an unknown array": ({"options": {"num_neighbors": {"array": 3}}}, FormatError, "is no option"),
+    "an unknown array": ({"options": {"num_neighbors": {"array": 3}}}, FormatError, "is not an option"),
 }
 
 
@@ -628,7 +628,7 @@ def test_requests_that_are_too_large_are_refused(timed_parts: dict[int, Path], m
             asked(server, "register_sampling_input", arrays, **register_header(backend_id, options=options))
         options, arrays = encode_options({"seeds": ("paper", np.arange(1 << 11) % 100)})
         asked(server, "register_sampling_input", arrays, **register_header(backend_id, options=options))
-        with pytest.raises(SettingsError, match="may bring 16384; the options of a loader are small"):
+        with pytest.raises(SettingsError, match="may have at most 16384; the options of a loader are small"):
             asked(
                 server, "init_sampling_backend", [np.zeros((16 << 10) + 1, np.uint8)], backend_key="large",
                 loader="NeighborLoader", options={},

@@ -147,7 +147,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         }  # fmt: skip
         model = Model(client, config, -1, backend_id, key, first, stride, credit)
         if sum(one.is_there for one in self.models) == 6:
-            with pytest.raises(StoreUnavailable, match="as many as it may have"):
+            with pytest.raises(StoreUnavailable, match=r"the maximum \("):
                 self.ask("register_sampling_input", **header)
             model.is_there = False
         else:

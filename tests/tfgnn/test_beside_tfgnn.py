@@ -85,7 +85,7 @@ def test_records_hold_what_those_of_tfgnn_hold(tmp_path: Path, caplog: pytest.Lo
     words += ["--output_samples", f"{tmp_path}/out/{asked['output']}", "--workers", "0", "--memory", "1GiB"]
     assert main(words) == 0
     assert [record.getMessage() for record in caplog.records] == [
-        "ops that name no strategy, of edge sets without weights, draw with RANDOM_UNIFORM: songs, tags, places"
+        "ops without a strategy on edge sets without weights sample with RANDOM_UNIFORM: songs, tags, places"
     ]
     paths = sorted((tmp_path / "out").glob("x-*"))
     assert [path.name for path in paths] == wanted["files"]

@@ -138,7 +138,7 @@ def test_what_is_no_example_is_refused(records, message):
 def test_too_many_names_are_refused(monkeypatch):
     monkeypatch.setattr(example_lists, "MAX_NAMES", 3)
     records = [example(**{f"n{number}": [1]}) for number in range(5)]
-    with pytest.raises(FormatError, match="more than 3 names of features; give the names that are wanted"):
+    with pytest.raises(FormatError, match="more than 3 names of features; give the names to read"):
         decode_examples(records)
     assert decode_examples(records, ["n4"])["n4"].values.tolist() == [1]
 

@@ -47,27 +47,27 @@ def feature(words, name="f"):
         ),
         (
             f'node_sets {{ key: "a" value {{ {feature("dtype: DT_INT64", "#size")} }} }}',
-            "node set 'a': feature '#size' has a name that stands for",
+            "node set 'a': feature '#size' has a reserved name",
         ),
         (
             LOOP.replace("target:", feature("dtype: DT_INT64", "#source") + " target:"),
-            "edge set 'e': feature '#source' has a name that stands for",
+            "edge set 'e': feature '#source' has a reserved name",
         ),
         (
             f'node_sets {{ key: "a" value {{ {feature("dtype: DT_INT64 shape { dim { size: -1 } }")} '
             f'{feature("dtype: DT_INT64", "f.d1")} }} }}',
-            "its row lengths are called f.d1, as another feature is",
+            "its row lengths are called f.d1, like another feature",
         ),
-        ('node_sets { key: "a" value { context: "c" } }', "node set 'a' names context feature 'c', which is not there"),
+        ('node_sets { key: "a" value { context: "c" } }', "set 'a' names context feature 'c', which does not exist"),
         (NODES + 'edge_sets { key: "e" value { source: "a" } }', "edge set 'e' has no target"),
         (
             NODES + 'edge_sets { key: "e" value { source: "a" target: "b" } }',
-            "edge set 'e' has target 'b', which is no node set; known: a",
+            "edge set 'e' has target 'b', which is not a node set; known: a",
         ),
         (NODES + 'edge_sets { key: "" value { source: "a" target: "a" } }', "an edge set has no name"),
-        (NODES + 'info { root_set: "b" }', "info.root_set names 'b', which is no node set"),
+        (NODES + 'info { root_set: "b" }', "info.root_set names 'b', which is not a node set"),
         ('node_sets { key: "_readout-1" value { } }', "node set '_readout-1' is called neither _readout nor"),
-        ('node_sets { key: "_shadow/e" value { } }', "'_shadow/e' stands for edge set 'e', which is not there"),
+        ('node_sets { key: "_shadow/e" value { } }', "'_shadow/e' stands for edge set 'e', which does not exist"),
         (
             NODES + 'edge_sets { key: "_readout" value { source: "a" target: "a" } }',
             "edge set '_readout' is called neither _readout/<key> nor",
@@ -116,7 +116,7 @@ def test_a_folder_holds_one_schema(tmp_path):
     (tmp_path / "spec.pbtxt").write_text("")
     with pytest.raises(FormatError, match=r"has 2 files \*.pbtxt: g.pbtxt, spec.pbtxt; give the one"):
         read_schema(tmp_path)
-    with pytest.raises(FormatError, match=r"none.pbtxt is not there"):
+    with pytest.raises(FormatError, match=r"none.pbtxt does not exist"):
         read_schema(tmp_path / "none.pbtxt")
 
 

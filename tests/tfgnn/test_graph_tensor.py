@@ -161,7 +161,7 @@ EDGES = """
     ("lists", "match"),
     [
         ({"nodes/b.#size": [-1]}, r"^nodes/b.#size has the number -1, outside 0\.\."),
-        ({"nodes/a.#size": [1]}, r"nodes/a.f is not there; 1 items of shape \[2\] have 2"),
+        ({"nodes/a.#size": [1]}, r"nodes/a.f is missing; 1 items of shape \[2\] have 2"),
         ({"nodes/a.#size": [1], "nodes/a.f": [1, 2]}, r"nodes/a.f is a list of int64; float32 is stored as float32"),
         ({"nodes/a.#size": [1], "nodes/a.f": [b"x", b"y"]}, r"nodes/a.f is a list of strings"),
         ({"nodes/b.#size": [b"1"]}, r"nodes/b.#size is a list of strings; wanted int64"),

@@ -60,7 +60,7 @@ GOOD = {
         ({"nodes/a.#size": [1 << 40]}, r"message 1: nodes/a.#size has the number 1099511627776, outside 0\.\."),
         ({"nodes/a.#size": [2.0]}, r"nodes/a.#size is a list of int64 in message 0 and of float32 in message 1"),
         ({"nodes/a.x": [1.0]}, r"message 1: nodes/a.x has 1 values; 2 items of shape \[\] have 2"),
-        ({"nodes/a.r": [1]}, r"message 1: nodes/a.r.d1 has the lengths of 0 rows; there are 2"),
+        ({"nodes/a.r": [1]}, r"message 1: nodes/a.r.d1 has lengths of 0 rows; there are 2"),
         ({"nodes/a.r": [1], "nodes/a.r.d1": [2, -1]}, r"message 1: nodes/a.r.d1 has the number -1, outside 0"),
         ({"nodes/a.r": [1], "nodes/a.r.d1": [1 << 50, 0]}, r"nodes/a.r.d1 has the number 1125899906842624, outside 0"),
         ({"nodes/a.r": [1], "nodes/a.r.d1": [1, 1]}, r"message 1: nodes/a.r has 1 values; 2 items"),

@@ -72,7 +72,7 @@ def test_missing_readouts_are_named():
     check_readout(one)
     with pytest.raises(SchemaError, match=r"_readout has no key 's'; known: none"):
         check_readout(one, keys=["s"])
-    with pytest.raises(SchemaError, match=r"node set '_readout:x' is not there; known: _readout, a"):
+    with pytest.raises(SchemaError, match=r"node set '_readout:x' does not exist; known: _readout, a"):
         check_readout(one, "_readout:x")
 
 
@@ -89,7 +89,7 @@ def test_the_first_node_of_each_component_is_added_as_a_readout():
     assert structured_readout(both, "other", "h").tolist() == [1, 2, 5]
     with pytest.raises(SchemaError, match=r"_readout has key 'seed' already, in _readout/seed"):
         add_readout_from_first_node(both, "seed", "a")
-    with pytest.raises(SchemaError, match=r"node set 'b' is not there; known: a"):
+    with pytest.raises(SchemaError, match=r"node set 'b' does not exist; known: a"):
         add_readout_from_first_node(two, "seed", "b")
     empty = GraphPieces(component_offsets=np.array([0, 2]), node_sets={"a": NodePieces(sizes=np.array([1, 0]))})
     with pytest.raises(SchemaError, match=r"component 1 has no node in 'a' to read out"):
@@ -102,7 +102,7 @@ def test_labels_lie_with_the_predictions():
     with_label = add_readout(one, {"seed": ("a", np.array([1]))}, node_set="_readout:x", features=labels)
     assert with_label.node_sets["_readout:x"].features["label"].tolist() == [7]
     check_readout(with_label, "_readout:x", ["seed"])
-    with pytest.raises(SchemaError, match=r"'_readout:x' is there already, with other predictions or values"):
+    with pytest.raises(SchemaError, match=r"'_readout:x' exists already, with other predictions or values"):
         add_readout(with_label, {"t": ("a", np.array([1]))}, node_set="_readout:x", features=labels)
     with pytest.raises(SchemaError, match=r"'seeds' is called neither _readout nor"):
         add_readout(one, {}, node_set="seeds")

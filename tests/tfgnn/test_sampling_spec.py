@@ -45,10 +45,10 @@ def op(name="a", edge_set="cites", inputs=("seed",), size=3, strategy="RANDOM_UN
         (SEED + op(edge_set="likes"), "op 'a': unknown edge set 'likes'; known: cites, writes, written"),
         (SEED + op(size=0), "op 'a': sample_size is 0; give 1 or more"),
         (SEED + op(inputs=()), "op 'a' has no input_op_names"),
-        (SEED + op(inputs=("b",)), "op 'a': input op 'b' is none; known: seed"),
+        (SEED + op(inputs=("b",)), "op 'a': input op 'b' does not exist; known: seed"),
         (SEED + op(inputs=("b",)) + op("b"), "op 'a': input op 'b' comes later; put ops behind their inputs"),
-        (SEED + op() + op(), "op 'a' is there twice"),
-        (SEED + op("seed"), "op 'seed' is there twice"),
+        (SEED + op() + op(), "op 'a' occurs twice"),
+        (SEED + op("seed"), "op 'seed' occurs twice"),
         (SEED + op(""), "sampling_ops[0] has no op_name"),
         (
             SEED + op(edge_set="writes"),
@@ -113,6 +113,12 @@ def test_links_start_from_the_node_sets_of_their_ends():
         check_spec(both, schema)
 
 
+def test_the_context_is_not_listed_among_node_sets():
+    schema = parse_schema(SCHEMA + 'node_sets { key: "#context" value {} }')
+    with pytest.raises(SchemaError, match=r"unknown node set 'topic'; known: author, paper$"):
+        check_spec(parse_spec(SEED.replace("paper", "topic")), schema)
+
+
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(SchemaError, match=r"f:\n  op 'a': sample_size is 0.*\n  op 'b': unknown edge set 'x'"):
         check_spec(parse_spec(SEED + op(size=0) + op("b", "x")), parse_schema(SCHEMA), "f")
@@ -122,7 +128,7 @@ def test_files_that_are_no_specs_are_named(tmp_path):
     (tmp_path / "s.pbtxt").write_text(SEED + "\nsampling_ops { sample_size: many }")
     with pytest.raises(FormatError, match=r"s.pbtxt: not a SamplingSpec: 2:29"):
         read_spec(tmp_path / "s.pbtxt")
-    with pytest.raises(FormatError, match=r"t.pbtxt is not there"):
+    with pytest.raises(FormatError, match=r"t.pbtxt does not exist"):
         read_spec(tmp_path / "t.pbtxt")
 
 

@@ -135,7 +135,7 @@ def test_what_is_no_strategy_schema_step_or_new_name_is_refused():
         seed.join([])
     with pytest.raises(SettingsError, match=r"join takes steps, .*; got str"):
         seed.join(["start"])
-    with pytest.raises(SettingsError, match=r"op_name is 'start', and another op is called so"):
+    with pytest.raises(SettingsError, match=r"op_name is 'start', which is used by another op"):
         seed.sample(1, "cites", op_name="start")
 
 

@@ -123,7 +123,7 @@ def test_names_of_foreign_files_are_kept_up_to_a_bound(spec, graphs, monkeypatch
     statistics = statistics_of(records, 4)
     assert sorted(statistics.features) == [f"context/n{number}.{number}" for number in range(5)]
     assert statistics.num_left_out == 2 * 9 + 2 * 4 and statistics.num_examples == 18
-    assert statistics.left_out_text().startswith("26 lists are left out: of 5 names beside the schema's no more")
+    assert statistics.left_out_text().startswith("26 lists are left out: at most 5 names that are not in the schema")
     known = encode_graphs(graphs)[0]
     statistics = statistics_of([*records, known], 4, spec=spec)  # features of the schema are always there
     assert len(statistics.unknown) == 5 and "nodes/paper.DT_FLOAT" in statistics.features

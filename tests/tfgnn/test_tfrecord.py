@@ -132,7 +132,7 @@ def test_a_size_beyond_the_file_takes_no_memory(tmp_path, is_compressed):
     head = struct.pack("<Q", 1 << 40)
     raw = head + struct.pack("<I", masked_checksum(head)) + b"x" * 8
     (tmp_path / "x").write_bytes(gzip.compress(raw) if is_compressed else raw)
-    with pytest.raises(FormatError, match=r"record 0 is said to have 1099511627776 bytes"):
+    with pytest.raises(FormatError, match=r"record 0 declares 1099511627776 bytes"):
         list(read_records(tmp_path / "x"))
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_gzip_file_is_named(tmp_path):
     raw = write(tmp_path / "x", is_compressed=True).read_bytes()
     for damaged in (raw[:-9], raw[:-1], raw[:40] + b"????" + raw[44:]):
         (tmp_path / "x").write_bytes(damaged)
-        with pytest.raises(FormatError, match=r"x: what begins with record \d cannot be uncompressed"):
+        with pytest.raises(FormatError, match=r"x: the data from record \d on cannot be decompressed"):
             list(read_records(tmp_path / "x"))
 
 
@@ -157,23 +157,25 @@ def test_names_of_shards(tmp_path):
     assert files_of(wanted[0]) == wanted[:1]
     with pytest.raises(
         FormatError,
-        match=r"@3 means 3 files; .*-00000-of-00003 is not there, nor is any other of them; there is .*00000-of-00002",
+        match=r"@3 means 3 files; .*-00000-of-00003 is missing, and all others too; there is .*00000-of-00002",
     ):
         files_of(f"{tmp_path}/n.tfrecords@3")
     (tmp_path / "n.tfrecords.pbtxt").touch()
     assert files_of("n.tfrecords-*", tmp_path) == wanted
     (tmp_path / "n.tfrecords-00000-of-00001").touch()
-    with pytest.raises(FormatError, match=r"n.*: there are shards of \[1, 2\] files of .*n.tfrecords; name those"):
+    with pytest.raises(
+        FormatError, match=r"n.* is ambiguous: .*n.tfrecords has shards of \[1, 2\] files; give the file names"
+    ):
         files_of(f"{tmp_path}/n.tfrecords-*")
     assert files_of(f"{tmp_path}/n.tfrecords-*-of-00002") == wanted
     wanted[0].unlink()
     for given in (f"{tmp_path}/n.tfrecords-*-of-00002", f"{tmp_path}/n.*2"):
-        with pytest.raises(FormatError, match=r"n.tfrecords-00000-of-00002 is not there, and 1 of 2 are; give their"):
+        with pytest.raises(FormatError, match=r"n.tfrecords-00000-of-00002 is missing, but 1 of 2 exist; give their"):
             files_of(given)
     assert files_of(wanted[1]) == wanted[1:]
-    with pytest.raises(FormatError, match=r"no file is named like .*m\*"):
+    with pytest.raises(FormatError, match=r"no file matches .*m\*"):
         files_of(f"{tmp_path}/m*")
-    with pytest.raises(FormatError, match=r"m is not there"):
+    with pytest.raises(FormatError, match=r"m does not exist"):
         files_of(tmp_path / "m")
     for number in ("0", "999999"):
         with pytest.raises(SettingsError, match=rf"names {number} files; use 1 to"):
@@ -182,7 +184,7 @@ def test_names_of_shards(tmp_path):
 
 @pytest.mark.parametrize("tail", ["1000000", "-1", "y", "", "1 "])
 def test_what_is_almost_a_number_of_files_is_refused(tail):
-    with pytest.raises(SettingsError, match=rf"out/s6@{tail} ends in @{tail}; behind @ stands a number of files"):
+    with pytest.raises(SettingsError, match=rf"out/s6@{tail} ends in @{tail}; write @ and a number of files"):
         sharded_name(f"out/s6@{tail}")
 
 

@@ -75,7 +75,7 @@ def test_parts_go_to_the_store_and_back(mag: Path, written, tmp_path: Path, stor
     place(mag, roots, num_workers=num_workers)
     assert without_beside(tree_of(mag)) == written
     with pytest.raises(
-        FormatError, match=rf"does not have part 1; .* it lies in s3://{BUCKET}/there-{num_workers}/m1\\?"
+        FormatError, match=rf"does not have part 1; .* lists it in s3://{BUCKET}/there-{num_workers}/m1\\?"
     ):
         pull(roots[0], tmp_path / "out", parts=[1], num_workers=0)
     for k, root in enumerate(roots):

@@ -75,7 +75,7 @@ def test_every_engine_copies_the_same(mag: Path, written, tmp_path: Path, reques
 def test_each_root_may_have_its_own_parts_and_parts_several_roots(mag: Path, written, tmp_path: Path):
     place(mag, {str(tmp_path / "a"): [1, 0, 3], str(tmp_path / "b"): [2, 3]}, num_workers=0, move=True)
     check_roots(written, (tmp_path / "a", (0, 1, 3)), (tmp_path / "b", (2, 3)))
-    with pytest.raises(FormatError, match=rf"part 3 lies in {tmp_path}/a and in {tmp_path}/b; open it there"):
+    with pytest.raises(FormatError, match=rf"lists part 3 in {tmp_path}/a and in {tmp_path}/b; open it there"):
         open_dataset(mag).open_part(3)
 
 
@@ -98,7 +98,7 @@ def test_moved_parts_leave_the_folder(mag: Path, written, tmp_path: Path):
         check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
         assert sorted(tree_of(mag)) == ["manifest.json", "roots.json"]
     assert not list(mag.glob("part-*"))
-    with pytest.raises(FormatError, match=rf"part-00001 is missing: roots.json says that part 1 lies in {tmp_path}/b;"):
+    with pytest.raises(FormatError, match=rf"part-00001 is missing: roots.json lists part 1 in {tmp_path}/b;"):
         open_dataset(tmp_path / "a").open_part(1)
 
 
@@ -276,7 +276,7 @@ def test_what_an_ended_work_left_is_removed(mag: Path, written, tmp_path: Path):
 def test_a_root_with_something_else_is_refused(mag: Path, tmp_path: Path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/thesis.tex").write_text("")
-    with pytest.raises(SettingsError, match=r"a holds 'thesis\.tex', which is of no dataset"):
+    with pytest.raises(SettingsError, match=r"a holds 'thesis\.tex', which does not belong to a dataset"):
         place(mag, [tmp_path / "a"], num_workers=0, overwrite=True)
     assert (tmp_path / "a/thesis.tex").exists()
 
@@ -346,11 +346,11 @@ def test_a_root_that_is_a_file_is_refused(mag: Path, tmp_path: Path):
     [
         (["a", "a/"], "is given as a root twice"),
         (["a", "b", "c", "d", "e"], "e gets no part: there are 4 parts for 5 roots"),
-        ({"a": [0, 1]}, "no root is to have part 2; name every part of 0..3"),
-        ({"a": [0, 1, 2, 3, 4]}, "is to have part 4; parts are numbered 0..3"),
+        ({"a": [0, 1]}, "part 2 is assigned to no root; assign every part of 0..3"),
+        ({"a": [0, 1, 2, 3, 4]}, "part 4 is assigned to .*a; parts are numbered 0..3"),
         ({"a": [0, 1, 2, 3], "b": []}, "b gets no part"),
-        (["mag/part-00000/x"], "lie in each other"),
-        ([".."], "lie in each other"),
+        (["mag/part-00000/x"], "contains the other"),
+        ([".."], "contains the other"),
         (["a/b", "a"], "a/b lies in a, another root"),
         (["a", "a/../a/b/../c"], "c lies in a, another root"),
         (["a", "a/../a"], "are one folder"),
@@ -380,12 +380,12 @@ def test_servers_that_run_in_a_place_are_left_alone(mag: Path, tmp_path: Path):
     (tmp_path / "hosts").write_text("127.0.0.1 7001\n")
     (mag / "cluster.json").write_text("{}")
     for target in ([], [tmp_path / "a"]):
-        with pytest.raises(SettingsError, match=r"mag holds cluster\.json of servers that run there, or ran"):
+        with pytest.raises(SettingsError, match=r"mag holds cluster\.json of servers that may still run"):
             place(mag, target, ip_config=tmp_path / "hosts", num_workers=0)
     place(mag, [tmp_path / "a"], num_workers=0)
     (tmp_path / "a/roots.json").unlink()
     (tmp_path / "a/cluster.json").write_text("{}")
-    with pytest.raises(SettingsError, match=r"a holds cluster\.json of servers that run there, or ran"):
+    with pytest.raises(SettingsError, match=r"a holds cluster\.json of servers that may still run"):
         place(mag, [tmp_path / "a"], num_workers=0)
 
 
@@ -469,7 +469,7 @@ def test_a_root_in_another_dataset_is_refused(mag: Path, tmp_path: Path):
 def test_a_root_of_several_is_not_placed_as_if_it_were_all(mag: Path, tmp_path: Path):
     hopstream.append(mag, edges={"paper__cites__paper": ([0, 1], [2, 3])})
     place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
-    message = rf"a lacks the folder part-00001, and {tmp_path}/c does not have it; roots.json says that it lies in "
+    message = rf"a lacks the folder part-00001, and {tmp_path}/c does not have it; roots.json lists it in "
     with pytest.raises(FormatError, match=rf"{message}{tmp_path}/b: place a dataset that has all of its parts"):
         place(tmp_path / "a", [tmp_path / "c"], num_workers=0)
     assert not (tmp_path / "c").exists()
@@ -548,7 +548,9 @@ def test_a_halo_that_no_root_has_is_refused_before_anything_is_written(mag: Path
     place(mag, {str(tmp_path / "far"): [0, 2], str(roots[1]): [1, 3]}, num_workers=0)
     shutil.rmtree(tmp_path / "far")  # no machine sees it
     before = tree_of(out)
-    message = rf"c has part-00000 with another halo than {tmp_path}/b is to bring, and no root .* pull all parts into a"
+    message = (
+        rf"c has part-00000 with another halo than {tmp_path}/b, and none of its known roots .* pull all parts into a"
+    )
     with pytest.raises(FormatError, match=message):
         hopstream.dataset.pull(roots[1], out, num_workers=0)
     assert tree_of(out) == before

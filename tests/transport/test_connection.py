@@ -323,7 +323,7 @@ def test_closing_wakes_who_waits(authority: Authority, what: str) -> None:
                 server.next()
             started = time.monotonic()
             connection.close()
-            with pytest.raises(StoreUnavailable, match=r"was asked to echo; the store (is|was) closed"):
+            with pytest.raises(StoreUnavailable, match=r"cannot echo at .*: the store (is|was) closed"):
                 asking.result(5)
             assert within(1.0, started)
 
@@ -338,7 +338,7 @@ def test_a_closed_connection_refuses_requests_and_frees_what_nobody_asked_for(se
     for one in under_way:
         with pytest.raises(StoreUnavailable, match="closed"):
             one.result()
-    with pytest.raises(StoreUnavailable, match=r"was asked to echo; the store (is|was) closed"):
+    with pytest.raises(StoreUnavailable, match=r"cannot echo at .*: the store (is|was) closed"):
         connection.ask(ECHO, 10, "echo")
     wait_until(lambda: served.listener.num_connections == 0, "the server is left")
 
@@ -440,8 +440,8 @@ WELCOMES: list[tuple[bytes, type[HopstreamError], str]] = [
     (WELCOME.pack(MAGIC, 3, 1, 0, 0, 0), VersionMismatch, "speaks version 3 of the protocol; this one speaks 2"),
     (encode_welcome(Status.GONE, "the server is shutting down"), StoreUnavailable, "shutting down"),
     (encode_welcome(Status.REFUSED, "the token is missing or wrong"), AccessDenied, "missing or wrong"),
-    (b"HTTP/1.1 400 Bad Request\r\n\r\n", StoreUnavailable, "no hopstream server of this version; check the port"),
-    (WELCOME.pack(MAGIC, 2, 0, 0, 0, 5000), StoreUnavailable, "no hopstream server of this version"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", StoreUnavailable, "not a hopstream server of this version; check the port"),
+    (WELCOME.pack(MAGIC, 2, 0, 0, 0, 5000), StoreUnavailable, "not a hopstream server of this version"),
     (b"", StoreUnavailable, "the connection was closed before an answer"),
     (encode_welcome(Status.OK)[:10], StoreUnavailable, "the connection was closed before an answer"),
 ]

@@ -379,7 +379,7 @@ def test_connections_beyond_the_limit_are_told_and_a_place_that_is_left_is_given
         two = served.connect()
         with served.connect(says_hello=False) as peer:
             status, text = peer.say_hello()
-            assert (status, text) == (Status.BUSY, "the server has 2 connections, as many as it may have")
+            assert (status, text) == (Status.BUSY, "the server has 2 connections, the maximum (max_connections)")
             assert peer.is_closed_within(2)
         two.close()
         wait_until(lambda: served.listener.num_connections == 1, "the place is free")
@@ -393,7 +393,7 @@ def test_requests_beyond_the_limit_are_told_and_the_connection_goes_on(served: S
         first = [peer.start(HOLD), peer.start(HOLD)]
         peer.next(), peer.next()
         kind, text = error_of(other.ask(Frame({"op": "echo"}, [np.zeros(100_000)])))
-        assert (kind, text) == ("ServerBusy", "the server answers 2 requests, as many as it may")
+        assert (kind, text) == ("ServerBusy", "the server answers 2 requests, the maximum (max_calls)")
         served.desk.may_go_on.set()
         assert sorted(peer.next()[0].number for _ in first) == first
         wait_until(lambda: served.listener.num_calls == 0, "there is room")
@@ -404,7 +404,7 @@ def test_requests_beyond_the_limit_are_told_and_the_connection_goes_on(served: S
 def test_a_server_whose_system_gives_no_thread_is_busy_until_another_is_free(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = ("ServerBusy", "the server can start no thread for the call")
+    refusal = ("ServerBusy", "the server cannot start a thread for the call")
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -438,7 +438,7 @@ def test_bytes_beyond_the_limit_are_told_and_the_connection_goes_on(serve_as: Se
         peer.next()
         kind, text = error_of(other.ask(Frame({"op": "echo"}, [np.zeros(4000, np.uint8)])))
         assert kind == "ServerBusy"
-        assert f"of the {limit} bytes that they may take" in text
+        assert f"bytes of at most {limit}" in text
         assert len(other.ask(Frame({"op": "echo"}, [np.zeros(3000, np.uint8)]))) == 1
 
 
@@ -719,6 +719,6 @@ def test_a_request_with_a_large_header_is_refused() -> None:
 
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreUnavailable, match="it is there and is no socket; choose another path"):
+    with pytest.raises(StoreUnavailable, match="the path exists and is not a socket; choose another path"):
         Listener(Location.parse(f"unix://{tmp_path}/file"), Desk().answer)
     assert (tmp_path / "file").read_text() == "mine"

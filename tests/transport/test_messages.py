@@ -110,7 +110,7 @@ def test_a_frame_comes_back_whole(header: dict[str, object], arrays: list[np.nda
     ],
 )
 def test_what_is_no_prefix_is_refused(data: bytes) -> None:
-    with pytest.raises(FormatError, match=r"a message (begins with|says that its header has)"):
+    with pytest.raises(FormatError, match=r"a message (begins with|declares a header of)"):
         read_prefix(memoryview(data))
 
 
@@ -125,8 +125,8 @@ def header_of(value: object) -> bytes:
         (b"\xff\xfe", 0, "not JSON"),
         (b"[" * 100_000, 0, "not JSON"),
         (b'{"arrays":' + b"9" * 10_000 + b"}", 0, "not JSON"),
-        (b'{"arrays":[],"wait_s":NaN}', 0, "not JSON: NaN is no number"),
-        (b'{"arrays":[],"wait_s":-Infinity}', 0, "not JSON: -Infinity is no number"),
+        (b'{"arrays":[],"wait_s":NaN}', 0, "not JSON: NaN is not a number"),
+        (b'{"arrays":[],"wait_s":-Infinity}', 0, "not JSON: -Infinity is not a number"),
         ([1, 2], 0, "must be an object"),
         ({}, 0, "describes no arrays"),
         ({"arrays": [["uint8", [0]]] * 65_537}, 0, "describes no arrays, or more than 65536"),

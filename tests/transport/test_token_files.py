@@ -101,7 +101,7 @@ def test_a_changed_table_is_in_force_at_once_and_a_wrong_one_never(
         assert [bool(tokens.find(b"y")) for _ in range(3)] == [True] * 3
         path.unlink()
         assert tokens.find(b"y")
-    told = [message for message in caplog.messages if message.endswith("what was read before stays in force")]
+    told = [message for message in caplog.messages if message.endswith("the previous content stays in use")]
     assert len(told) == 2 and f"{path}:2 has 2 words" in told[0] and "cannot be read" in told[1]
     write(path, "a read z\n")
     assert tokens.find(b"z") and not tokens.find(b"y")
@@ -138,7 +138,7 @@ def test_certificates_are_read_anew_when_they_and_the_key_fit(tmp_path: Path, ca
     assert before is security.context() and before is not None and before.minimum_version == ssl.TLSVersion.TLSv1_3
     put(tmp_path, second, "key")
     assert security.context() is before  # the certificate is still the first one's
-    assert [message for message in caplog.messages if "stays in force" in message]
+    assert [message for message in caplog.messages if "stays in use" in message]
     put(tmp_path, second, "cert")
     assert security.context() is not before
     write(tmp_path / "cert", "no PEM")

@@ -105,9 +105,9 @@ def test_what_was_read_stays_in_force_where_a_file_is_broken_or_gone(
     write(path, "a line that makes no sense\n")
     for _ in range(3):
         assert tokens.find(b"one") is not None
-    assert [message for message in caplog.messages if "what was read before stays in force" in message] == [
+    assert [message for message in caplog.messages if "the previous content stays in use" in message] == [
         f"{path}:1 has 6 words; a token file is one token alone, or lines of: name read|admin token; "
-        "what was read before stays in force"
+        "the previous content stays in use"
     ]
     path.unlink()
     assert tokens.find(b"one") is not None

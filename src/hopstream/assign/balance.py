@@ -260,7 +260,9 @@ def _distinct(where: str, values: Array) -> Array:
         distinct = np.union1d(distinct, values[start : start + BLOCK_NODES])
         if len(distinct) > MAX_CLASSES:
             num_distinct = len(np.unique(values))
-            raise SchemaError(f"{where} has {num_distinct} values; parts can be given shares of {MAX_CLASSES}")
+            raise SchemaError(
+                f"{where} has {num_distinct} distinct values; at most {MAX_CLASSES} classes can be balanced"
+            )
     return distinct
 
 

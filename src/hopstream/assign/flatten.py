@@ -265,7 +265,7 @@ class AdjacencyBuilder:
             SettingsError: The graph has 2**32 nodes or more.
         """
         if num_nodes >= 1 << 32:
-            raise SettingsError(f"methods that look at edges take fewer than 2**32 nodes, got {num_nodes}; use hash")
+            raise SettingsError(f"this method supports fewer than 2**32 nodes, got {num_nodes}; use hash")
         self._num_nodes = num_nodes
         self._scratch = scratch
         self._files = ExitStack()

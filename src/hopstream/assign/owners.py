@@ -106,8 +106,8 @@ def check_owners_target(out: Path, *, overwrite: bool) -> None:
     foreign = [n for n in names if n != META and not ((root / n).is_file() and n.endswith((".npy", ".txt")))]
     if foreign or (names and META not in names):
         raise SettingsError(
-            f"{out} holds {(foreign or names)[0]!r} and is not a folder of parts of nodes; move it away, or give a new "
-            "or empty folder"
+            f"{out} holds {(foreign or names)[0]!r}, so it is not a folder of parts of nodes; move it away, or give a "
+            "new or empty folder"
         )
     if names and not overwrite:
         raise SettingsError(f"{out} holds parts of nodes; give overwrite=True or another folder")
@@ -185,7 +185,7 @@ def owners_path(folder: Path, node_type: str) -> Path:
         if path.is_file() and path.parent == folder:
             return path
     if not folder.is_dir():
-        raise FormatError(f"{folder} is no folder; give the one with the part of each node, as assign writes it")
+        raise FormatError(f"{folder} is not a folder; give the folder with the part of each node that assign writes")
     raise FormatError(f"{folder} has neither {binary.name} nor {text.name}; write the part of each node")
 
 
@@ -225,7 +225,7 @@ def find_num_parts(folder: Path, sizes: Mapping[str, int], wanted: int | None) -
     meta = read_meta(folder)
     if meta is not None and wanted not in (None, meta.num_parts):
         raise SettingsError(
-            f"{folder / META} is for {meta.num_parts} parts and {wanted} are asked for; give one number"
+            f"{folder / META} is for {meta.num_parts} parts, but num_parts is {wanted}; give the same number"
         )
     if meta is not None or wanted is not None:
         return meta.num_parts if meta is not None else wanted or 1
@@ -305,6 +305,6 @@ def _parsed(path: Path, first: int, text: bytes) -> Array:
     lines = text.splitlines(keepends=True)
     wrong = next(i for i, line in enumerate(lines) if not _LINES.fullmatch(line))
     raise FormatError(
-        f"{path} line {first + wrong + 1} is {lines[wrong].strip()[:40].decode(errors='replace')!r}; "
-        "one part number per line is wanted"
+        f"{path} line {first + wrong + 1} is {lines[wrong].strip()[:40].decode(errors='replace')!r}; wanted one part "
+        "number per line"
     )

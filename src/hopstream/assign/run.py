@@ -103,7 +103,7 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
     """
     out = local_path(out)
     if settings is None and "num_parts" not in options:
-        raise SettingsError("num_parts is not given; say to how many parts nodes are to be assigned")
+        raise SettingsError("num_parts is missing; give the number of parts")
     settings = replace(settings or PartitionSettings(), **options)
     if settings.method == "file":
         raise SettingsError("method is 'file', which assigns nothing; choose another")
@@ -188,7 +188,7 @@ def assign_nodes(
     """
     if classes and settings.method == "hash":
         raise SettingsError(
-            "method 'hash' puts a node where its key says, so it evens out no classes of nodes (DGL's balance_ntypes); "
+            "method 'hash' assigns nodes by their keys, so it cannot balance classes of nodes (DGL's balance_ntypes); "
             "choose another method, or leave them out"
         )
     source = source_of(graph)

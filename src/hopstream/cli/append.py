@@ -24,7 +24,7 @@ def run(
     ],
     metadata_filename: Annotated[str, typer.Option(help="the chunked graph's metadata")] = "metadata.json",
     again: Annotated[
-        bool, typer.Option("--again", help="add the rows though the same were added before, as further nodes and edges")
+        bool, typer.Option("--again", help="add rows that an earlier delta added, as further nodes and edges")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -54,7 +54,7 @@ def run(
     }  # fmt: skip
     output.stage("append", f"delta {number}", text, facts, clock.cost())
     output.text(
-        f"{'':<7} {'rows':<8} {count_text(num_rows)} of old nodes written anew, with {count_text(num_copied)} old edges"
+        f"{'':<7} {'rows':<8} {count_text(num_rows)} of old nodes rewritten, with {count_text(num_copied)} old edges"
     )
     told: Facts = {
         "manifest": str(root / "manifest.json"), "dataset_id": manifest.dataset_id, "graph_id": manifest.graph_id,

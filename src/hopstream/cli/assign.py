@@ -24,13 +24,13 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     source: Annotated[
         Path,
         typer.Argument(
-            help="a chunked folder or a dataset, which are read without loading them, or what partition reads",
+            help="a chunked graph or a dataset, which are not loaded into memory, or another source of partition",
             show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="the folder to write the parts of nodes to", show_default=False)],
     memory: MemoryFlag = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a folder of parts that is there")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an existing folder of parts")] = False,
     json: JsonFlag = False,
     *,
     settings: PartitionSettings,

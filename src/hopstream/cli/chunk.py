@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
         Path,
-        typer.Argument(help="what ingest reads, or a dataset of any number of parts", show_default=False),
+        typer.Argument(help="a source of ingest, or a dataset of any number of parts", show_default=False),
     ],
     out: Annotated[Path, typer.Option("--out", help="the new folder to write to", show_default=False)],
-    name: Annotated[str, typer.Option("--name", help="what the metadata calls the graph")] = "",
+    name: Annotated[str, typer.Option("--name", help="name of the graph in the metadata")] = "",
     json: JsonFlag = False,
     *,
     settings: ChunkSettings,
@@ -117,6 +117,6 @@ def show_chunked(output: Output, report: ChunkReport, clock: Clock) -> None:
         label = type_label(edge_type)
         text = (
             f"{plural_text(ends['edges'], 'edge')} of {label}: {count_text(ends['src'])} sources and "
-            f"{count_text(ends['dst'])} destinations are no node"
+            f"{count_text(ends['dst'])} destinations are not nodes"
         )
         output.stage("drop", "dangling", text, {"type": label, **ends})

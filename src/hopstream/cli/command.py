@@ -128,10 +128,14 @@ _WORDS = (
     ("inverse_edges=True", "--inverse-edges yes"),
     ("inverse_edges=False", "--inverse-edges no"),
     ("give ids='raw'", "give --raw-ids"),
-    ("has_header=True or False", "--header yes or no"),
     ("has_header=True", "--header yes"),
+    ("has_header=False", "--header no"),
     ("name for each with columns", "name for each with --columns"),
-    ("or num_nodes where", "or --nodes where"),
+    ("name it with columns", "name it with --columns"),
+    ("name it with seed_column", "name it with --seed-column of hopstream export"),
+    ("no readout to move them to; set readout", "no readout to move them to; give --readout"),
+    ("give it as a str, not as a Path", "give the path of a local file or folder"),
+    ("or num_nodes if", "or --nodes if"),
     ("; give data_path", "; give --data-path"),
     ("leave_out names", "--leave-out names"),
     (" to leave_out", " to --leave-out"),
@@ -148,7 +152,7 @@ _WORDS = (
 _ARGUMENT = re.compile(
     r"(memory|data_path|num_parts|num_workers|engine|method|out|out_dir|in_dir|partitions_dir|owners|metadata_filename"
     r"|time_attr|weight_attr|links|passes|recursive|imbalance|balance_ntypes|balance_edges|balance_splits|part_weights|root|ids"
-    r"|num_shards|id_feature|seed_column|split|seeds)"
+    r"|num_shards|id_feature|seed_column|split|seeds|labels)"
     r"(?= (?:is|are|name|names) )"
 )
 
@@ -178,7 +182,7 @@ VERBS: dict[str, tuple[ModuleType, ...]] = {
     "Samples and TF-GNN": (export, tfgnn_sample, unigraph),
 }
 """Heading in help to the modules of the verbs under it."""
-WITH_URIS = frozenset({"beam_options", "cluster", "location", "root", "source", "source_dataset"})
+WITH_URIS = frozenset({"beam_options", "cluster", "graph_schema", "location", "root", "source", "source_dataset"})
 """Text arguments that may be addresses of servers or URIs of roots."""
 BAD_PATHS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 # Base class of click's errors for bad options. Some versions of typer contain their own copy of click, so the class is

@@ -24,7 +24,7 @@ def run(
         Path | None,
         typer.Option(
             "--partitions-dir",
-            help="folder with <node type>.npy or .txt, the part of each node; without it old nodes stay where they are",
+            help="folder with <node type>.npy or .txt, the part of each node; without it old nodes keep their parts",
         ),
     ] = None,
     json: JsonFlag = False,
@@ -50,7 +50,9 @@ def run(
             root, partitions_dir=partitions_dir, settings=settings, progress=progress, on_estimate=show_plan
         )
     if not planned:
-        output.stage("done", str(root), "nothing is left to fold in", {"dataset": str(root), "is_changed": False})
+        output.stage(
+            "done", str(root), "there are no deltas left to compact", {"dataset": str(root), "is_changed": False}
+        )
         return
     show_measured(output, manifest)
     show_written(output, root, manifest)

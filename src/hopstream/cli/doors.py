@@ -115,7 +115,7 @@ def _socket_folder() -> Path:
             continue
         with suppress(OSError):
             return Path(mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
-    raise SettingsError("no folder can be made for Unix sockets; set XDG_RUNTIME_DIR to one, or give --bind tcp")
+    raise SettingsError("a folder for Unix sockets cannot be made; set XDG_RUNTIME_DIR to one, or give --bind tcp")
 
 
 def _make_token(cluster_file: Path) -> Path:

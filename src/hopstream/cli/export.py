@@ -30,7 +30,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         str,
         typer.Option(
             "--out",
-            help="what names of files begin with; name@16 and name-?????-of-00016 ask for 16 files",
+            help="start of the file names; name@16 and name-?????-of-00016 mean 16 files",
             show_default=False,
         ),
     ],

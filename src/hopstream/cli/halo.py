@@ -30,17 +30,19 @@ BUDGET_HELP = (
 class HaloFlags:
     """The flags of ``hopstream halo``."""
 
-    hops: int = field(default=1, metadata={"help": "copy edges of nodes within so many hops of a part; 0 for none"})
+    hops: int = field(default=1, metadata={"help": "copy edges of nodes within this many hops of a part; 0 for none"})
     features: str | None = field(default=None, metadata={"help": FEATURES_HELP})
     budget: str | None = field(default=None, metadata={"help": BUDGET_HELP})
     fanouts: str = field(
         default="15,10,5",
-        metadata={"help": "neighbours per hop that training draws, joined by commas; what is likeliest depends on it"},
+        metadata={"help": "neighbours per hop in training, joined by commas; determines which rows are likely"},
     )
-    batch_size: int = field(default=1024, metadata={"help": "seeds per batch of training, likewise"})
+    batch_size: int = field(
+        default=1024, metadata={"help": "seeds per batch in training; determines which rows are likely"}
+    )
     memory: str | None = field(default=None, metadata={"help": MEMORY_HELP})
     savings: bool = field(
-        default=True, metadata={"help": "say what the halo is expected to save, which takes passes over all edges"}
+        default=True, metadata={"help": "show the expected savings of the halo, which takes passes over all edges"}
     )
     settings: HaloSettings = field(init=False)
 
@@ -63,7 +65,7 @@ class NewHaloFlags:
     halo_hops: int | None = field(
         default=None,
         metadata={
-            "help": "copy edges of nodes within so many hops of a part into it; none if not given: see hopstream halo"
+            "help": "copy edges of nodes within this many hops of a part into it; none if not given: see hopstream halo"
         },
     )
     halo_features: str | None = field(default=None, metadata={"help": FEATURES_HELP})
@@ -159,4 +161,4 @@ def _show_savings(output: Output, report: HaloReport) -> None:
 
 
 def _why_none(num_parts: int) -> str:
-    return "none: what was there is removed" if num_parts > 1 else "none: the one part has all rows"
+    return "none: the old halo is removed" if num_parts > 1 else "none: the one part has all rows"

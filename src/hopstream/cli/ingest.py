@@ -25,8 +25,8 @@ def run(
     source: Annotated[
         Path,
         typer.Argument(
-            help="an .npz file, a tables' metadata.json, a unigraph's .pbtxt, or the folder of either; an edge list, a "
-            "folder of OGB's, PyG's processed .pt, or PyG's or DGL's partitions",
+            help="an .npz file, a tables' metadata.json, a unigraph's .pbtxt, or the folder of either; an edge list, "
+            "an OGB folder, PyG's processed .pt, or PyG's or DGL's partitions",
             show_default=False,
         ),
     ],

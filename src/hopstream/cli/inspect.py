@@ -34,7 +34,7 @@ def run(
     source: Annotated[
         str, typer.Argument(help="a dataset's folder, or a cluster.json", metavar="PATH", show_default=False)
     ],
-    html: Annotated[Path | None, typer.Option(help="also write all this as one page with plots")] = None,
+    html: Annotated[Path | None, typer.Option(help="also write one page with plots")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="read every file and check its checksum and content")
     ] = False,
@@ -146,7 +146,7 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
     if census.made_by:
         output.text(f"{'':<16} made by {census.made_by_text()}")
     if is_verified:
-        output.text(f"{'':<16} verified: every file is the one that was written")
+        output.text(f"{'':<16} verified: every file is unchanged")
 
 
 def _write_degrees(output: Output, census: Census) -> None:
@@ -205,7 +205,7 @@ def _deltas_text(census: Census) -> str:
     text = (
         f"{plural_text(len(deltas), 'delta')}: {count_text(num_edges)} edges appended, {count_text(num_rows)} rows of "
     )
-    return f"{text}older nodes written anew with {count_text(num_held)} edges; hopstream compact folds them in"
+    return f"{text}older nodes rewritten with {count_text(num_held)} edges; hopstream compact merges them"
 
 
 def _delta_facts(delta: Delta) -> dict[str, int]:

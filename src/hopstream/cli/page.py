@@ -374,7 +374,7 @@ def check_page_path(html: Path | None) -> None:
         FormatError: The path is a folder, or its folder does not exist.
     """
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
+        raise FormatError(f"--html {html} is a folder, or its folder does not exist; give a file to write")
 
 
 def write_page(output: Output, html: Path, text: str) -> None:
@@ -432,7 +432,7 @@ def _types(census: Census) -> str:
     tables = [table("Node types", ("node type", ">nodes", "features", "splits"), node_rows)]
     edge_rows = []
     for edge_type, features in census.schema.edges.items():
-        cut = percent_text(census.report.cuts[edge_type].fraction) if census.report else "not told"
+        cut = percent_text(census.report.cuts[edge_type].fraction) if census.report else "unknown"
         has_links = edge_type in census.schema.edge_splits
         row = (
             edge_type_text(edge_type), f"{census.num_edges_of(edge_type):,}", cut, features_text(features) or "none",

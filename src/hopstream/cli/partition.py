@@ -26,8 +26,8 @@ class BoundedFlags:
 
     memory: str | None = field(
         default=None,
-        metadata={"help": "do as prepare does: read tables or a chunked graph piece by piece, with so much memory for "
-                          "all processes together, for example 4GiB; what was ended goes on"},
+        metadata={"help": "like prepare: read tables or a chunked graph piece by piece, within this memory for all "
+            "processes, such as 4GiB; interrupted work resumes"},
     )  # fmt: skip
     num_workers: int | None = field(default=None, metadata={"help": f"with --memory: {WORKERS_HELP}"})
     engine: EngineName = field(default="local", metadata={"help": "with --memory: processes here, Ray or Beam"})
@@ -35,7 +35,7 @@ class BoundedFlags:
     def __post_init__(self) -> None:
         """Refuse flags that have no effect without ``memory``."""
         if self.memory is None and (self.num_workers is not None or self.engine != "local"):
-            raise SettingsError("--workers and --engine are for --memory; give it, or leave them out")
+            raise SettingsError("--workers and --engine need --memory; give it, or leave them out")
 
     @property
     def settings(self) -> WorkSettings | None:
@@ -52,7 +52,7 @@ class BoundedFlags:
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
         Path,
-        typer.Argument(help="what ingest reads, or a dataset of any number of parts", show_default=False),
+        typer.Argument(help="a source of ingest, or a dataset of any number of parts", show_default=False),
     ],
     out: OutFolder,
     owners: Annotated[
@@ -74,7 +74,9 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     if settings.method == "file" and owners is None:
         raise SettingsError("--method file needs --owners, the folder with the part of each node")
     if settings.method != "file" and owners is not None:
-        raise SettingsError(f"--owners is for --method file, and --method is {settings.method}; leave one of them out")
+        raise SettingsError(
+            f"--owners is only for --method file, and --method is {settings.method}; leave one of them out"
+        )
     if bounded.settings is not None:
         prepare_and_show(output, source, out, bounded.settings, settings, halo, tables, overwrite=overwrite)
         return

@@ -32,19 +32,19 @@ class RootSettings:
 
     root: tuple[str, ...] = field(
         default=(),
-        metadata={"help": "a place for parts: a folder, or a URI such as s3://bucket/mag; part i goes to root i mod R"},
+        metadata={"help": "a root for parts: a folder, or a URI such as s3://bucket/mag; part i goes to root i mod R"},
     )
     roots: Path | None = field(
         default=None, metadata={"help": "instead of --root, a file with a line 'URI [parts]' for each place"}
     )
     move: bool = field(
-        default=False, metadata={"help": "remove each file from the dataset's own folder when it has arrived"}
+        default=False, metadata={"help": "remove each file from the dataset's own folder after it is copied"}
     )
     ip_config: Path | None = field(
         default=None,
-        metadata={"help": "a file with a line 'ip [port] [num_servers]' per machine; cluster.json is made of it"},
+        metadata={"help": "a file with a line 'ip [port] [num_servers]' per machine; cluster.json is written from it"},
     )
-    tls: bool = field(default=False, metadata={"help": "servers of --ip-config are reached by tls"})
+    tls: bool = field(default=False, metadata={"help": "servers of --ip-config use TLS"})
 
     def __post_init__(self) -> None:
         """Check combinations of fields."""
@@ -53,7 +53,9 @@ class RootSettings:
         if self.move and not self.has_roots:
             raise SettingsError("--move needs places to move parts to; give --root or --roots")
         if self.tls and self.ip_config is None:
-            raise SettingsError("--tls says how the servers of --ip-config are reached, which is not given")
+            raise SettingsError(
+                "--tls is for the servers of --ip-config, which is not given; give it, or leave --tls out"
+            )
 
     @property
     def has_roots(self) -> bool:
@@ -108,7 +110,9 @@ class RootSettings:
             uris = list(map(str, self.root_list(num_parts)))
             places = [Place(uri) for uri in uris]
             if len(places) > num_parts:
-                raise SettingsError(f"{len(places)} roots are given for {num_parts} parts; each root gets one at least")
+                raise SettingsError(
+                    f"{len(places)} roots are given for {num_parts} parts; each root needs at least one part"
+                )
             check_roots_apart(Place(str(out)), places)
             for place in places:
                 if place.local is not None:
@@ -117,8 +121,8 @@ class RootSettings:
             num_machines = len(places) if self.ip_config is None else len(read_ip_config(self.ip_config))
             if len(places) not in (1, num_machines):
                 raise SettingsError(
-                    f"--ip-config has {num_machines} machines and there are {len(places)} roots; give one root that "
-                    "all machines see, or one for each"
+                    f"--ip-config has {num_machines} machines for {len(places)} roots; give one root that all machines "
+                    "see, or one per machine"
                 )
 
     def root_list(self, num_parts: int) -> RootList:
@@ -132,9 +136,7 @@ class RootSettings:
 @with_settings("settings", WorkerSettings)
 def run(
     dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="replace other datasets that are in the roots")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace other datasets in the roots")] = False,
     json: JsonFlag = False,
     *,
     where: RootSettings,

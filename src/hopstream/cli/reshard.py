@@ -21,7 +21,7 @@ def run(
     partitions_dir: Annotated[
         Path | None,
         typer.Option(
-            "--partitions-dir", help="folder with <node type>.npy or .txt, the part of each node; in place of a method"
+            "--partitions-dir", help="folder with <node type>.npy or .txt, the part of each node; instead of a method"
         ),
     ] = None,
     overwrite: OverwriteFlag = False,

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hopstream.store.local import LocalStore
     from hopstream.store.settings import ServerLimits
     from hopstream.stream.service import SamplingService
-    from hopstream.transport.messages import Frame
     from hopstream.transport.security import ClientSecurity
 
 
@@ -45,12 +44,12 @@ class SamplingSource:
         default=None,
         metadata={"help": "sample for trainers; the cluster.json or the addresses, joined by commas, of all servers"},
     )
-    sample: bool = field(default=False, metadata={"help": "sample for trainers, where this server serves all parts"})
+    sample: bool = field(default=False, metadata={"help": "sample for trainers; this server must serve all parts"})
     map_local: bool = field(
-        default=True, metadata={"help": "map parts of other servers whose folder is on this machine, too"}
+        default=True, metadata={"help": "also map parts of other servers whose folder is on this machine"}
     )
     peer_timeout_s: float = field(
-        default=30.0, metadata={"help": "seconds within which another server has to answer a request for sampling"}
+        default=30.0, metadata={"help": "seconds within which another server must answer a request for sampling"}
     )
     peer_ca: Path | None = field(
         default=None,
@@ -59,8 +58,8 @@ class SamplingSource:
     cache_bytes: int | None = field(
         default=None,
         metadata={
-            "help": "memory for rows of other servers that are kept for later batches, on top of --memory-bytes; "
-            "without it, none beside --memory-bytes, and else an eighth of the memory that is free"
+            "help": "memory for cached rows of other servers, on top of --memory-bytes; if not given, none with "
+            "--memory-bytes, else an eighth of the free memory"
         },
     )
 
@@ -143,7 +142,7 @@ class Sampler:
     def operations(self) -> Mapping[str, Operation]:
         """Operations for ``StoreServer``."""
         if self._service is None:
-            return {"init_sampling_backend": _refuse_to_sample}
+            return {}
         return self._service.operations
 
     @property
@@ -209,14 +208,6 @@ def sampler_of(
         service.close(MIN_JOIN_S)
 
 
-def _refuse_to_sample(_: Frame) -> Iterator[Frame]:
-    """Refuse the first call of a ``RemoteGraph``, on a server that does not sample."""
-    raise SettingsError(
-        "the server does not sample; start it with --cluster, or with --sample if it serves all parts, or give the "
-        "loader the cluster's file in place of a RemoteGraph"
-    )
-
-
 def limit_flags(limits: SamplingLimits) -> list[str]:
     """Return limits as arguments of a command line."""
     return [word for one in fields(limits) for word in (flag_name(one.name), str(getattr(limits, one.name)))]
@@ -225,11 +216,11 @@ def limit_flags(limits: SamplingLimits) -> list[str]:
 def _check(store: LocalStore, source: SamplingSource, limits: SamplingLimits) -> None:
     if not source.is_on and (limits != SamplingLimits() or source != SamplingSource()):
         flags = ", ".join(flag_name(name) for name in _changed(source, limits))
-        raise SettingsError(f"{flags}: for sampling, which is off; give --cluster, or --sample with all parts")
+        raise SettingsError(f"{flags}: sampling is off; give --cluster, or --sample with all parts")
     if 0 < int(limits.memory_bytes) < MIN_MEMORY_BYTES:
         raise SettingsError(
-            f"--memory-bytes is {limits.memory_bytes}; a server needs {MIN_MEMORY_BYTES} to answer at all; give that "
-            "or more, or 0 for no bound"
+            f"--memory-bytes is {limits.memory_bytes}; a server needs at least {MIN_MEMORY_BYTES}; give that or more, "
+            "or 0 for no bound"
         )
     num_parts = store.book.num_parts
     if source.cluster is None and source.sample and len(store.parts) < num_parts:
@@ -308,7 +299,8 @@ class _Opener:
             if Path(named).exists():
                 raise
             raise StoreUnavailable(
-                f"{named} is not there yet, so the server cannot find the others; write it, or start them"
+                f"{named} does not exist yet, so this server cannot find the other servers; write the file, or start "
+                "the servers that write it"
             ) from error
 
     def _security(self) -> ClientSecurity:

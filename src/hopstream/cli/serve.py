@@ -63,12 +63,12 @@ class ServeSettings:
     )
     verify: Verify = field(
         default="none",
-        metadata={"help": "what is checked of the files before they are served: some blocks of each, or everything"},
+        metadata={"help": "check of the files before they are served: some blocks of each, or everything"},
     )
     announce: Path | None = field(
         default=None, metadata={"help": "write the bound address to this file when ready, as a cluster.json"}
     )
-    grace_s: float = field(default=10.0, metadata={"help": "seconds that requests under way may take when stopping"})
+    grace_s: float = field(default=10.0, metadata={"help": "seconds that running requests get to finish when stopping"})
     stop_on_eof: bool = field(
         default=False, metadata={"help": "stop also when stdin is closed, so that a server never outlives its starter"}
     )
@@ -163,12 +163,12 @@ def _end(server: StoreServer, sampler: Sampler, grace_s: float) -> _Ending:
 
     First it refuses new channels, then new calls. Then calls and batches under way may end within the grace period.
     """
-    LOG.info("stopping; what is under way has %g s", grace_s)
+    LOG.info("stopping; running requests have %g s to finish", grace_s)
     ends = time.monotonic() + grace_s
     sampler.refuse()
     all_answered = server.close(grace_s, is_final=False)  # not final: the server may be started again
     if not all_answered:
-        LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
+        LOG.error("calls were still running %g s after the server began to stop", grace_s)
     left = sampler.end(ends - time.monotonic())
     left.log()
     return _Ending(all_answered=all_answered, left=left)
@@ -178,11 +178,12 @@ def _say_ended(output: Output, server: StoreServer, ending: _Ending) -> None:
     """Write the server's counters, and what sampling left."""
     stats, left = server.stats, ending.left
     text = f"{plural_text(stats.num_requests, 'request')}, {bytes_text(stats.num_bytes)}"
+    text += f", {count_text(stats.num_refusals)} refused" if stats.num_refusals else ""
     text += f", {count_text(stats.num_failures)} failed" if stats.num_failures else ""
     text += f"; {plural_text(len(left.channels), 'channel')} left" if left.channels else ""
     facts: Facts = {
-        "requests": stats.num_requests, "failures": stats.num_failures, "bytes": stats.num_bytes, "left": left.facts,
-        "clean": ending.is_clean,
+        "requests": stats.num_requests, "refusals": stats.num_refusals, "failures": stats.num_failures,
+        "bytes": stats.num_bytes, "left": left.facts, "clean": ending.is_clean,
     }  # fmt: skip
     output.stage("stop", server.location, text, facts)
 
@@ -246,7 +247,7 @@ def _listen(
     if has_tls and security.certificate is None:
         raise SettingsError(f"--location {settings.location} needs a certificate; give --tls-cert and --tls-key")
     if security.certificate is not None and not has_tls:
-        raise SettingsError(f"--tls-cert is for tls://, and --location is {settings.location}; change one of them")
+        raise SettingsError(f"--tls-cert is only for tls://, and --location is {settings.location}; change one of them")
     try:
         return StoreServer(
             store, settings.location, security=security, limits=sampler.server_limits, path=dataset,

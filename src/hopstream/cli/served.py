@@ -86,5 +86,5 @@ def open_parts(dataset: Path, settings: ServeSettings) -> LocalStore:
     here = (part for part in range(num_parts) if is_here(dataset, part))
     parts = parse_parts(settings.parts, num_parts) if is_named else tuple(here)
     if not parts:
-        raise SettingsError(f"--parts is 'here', and {dataset} has the folder of no part; give another folder")
+        raise SettingsError(f"--parts is 'here', but {dataset} has no folder of a part; give another folder")
     return LocalStore(opened.check(settings.verify, parts), parts)

@@ -39,7 +39,8 @@ class ServerAccess:
     tls_cert: Path | None = field(default=None, metadata={"help": "certificate chain that the server shows, PEM"})
     tls_key: Path | None = field(default=None, metadata={"help": "private key of the certificate, PEM"})
     client_ca: Path | None = field(
-        default=None, metadata={"help": "roots that clients' certificates must lead to, PEM; without it none is asked"}
+        default=None,
+        metadata={"help": "roots that clients' certificates must lead to, PEM; without it no certificate is required"},
     )
     token_file: Path | None = field(
         default=None,
@@ -49,7 +50,8 @@ class ServerAccess:
         },
     )
     insecure: bool = field(
-        default=False, metadata={"help": "listen where other machines can reach, without TLS or without a token"}
+        default=False,
+        metadata={"help": "listen at addresses that other machines can reach, without TLS or without a token"},
     )
 
     def read(self) -> ServerSecurity:
@@ -63,7 +65,7 @@ class ServerAccess:
 
         _check_pair(self.tls_cert, self.tls_key)
         if self.client_ca is not None and self.tls_cert is None:
-            raise SettingsError("--client-ca is for TLS; give --tls-cert and --tls-key too")
+            raise SettingsError("--client-ca is only for TLS; give --tls-cert and --tls-key too")
         security = ServerSecurity(
             token=environment_token() if self.token_file is None else None,
             token_file=self.token_file,
@@ -141,7 +143,7 @@ class LogSettings:
 
     log_json: bool = field(default=False, metadata={"help": "write log records to stderr as one JSON object per line"})
     log_level: Literal["debug", "info", "warning", "error"] = field(
-        default="warning", metadata={"help": "the least serious records that are written"}
+        default="warning", metadata={"help": "the lowest level of records that are written"}
     )
 
     def __post_init__(self) -> None:
@@ -245,7 +247,7 @@ class WatchSettings:
         if self.metrics_port is not None and not 0 <= self.metrics_port < 1 << 16:
             raise SettingsError(f"metrics_port is {self.metrics_port}; ports are numbered 0..65535")
         if self.metrics_port is None and self.metrics_host != LOOPBACK:
-            raise SettingsError("--metrics-host says where, and there is no --metrics-port; give both")
+            raise SettingsError("--metrics-host is given without --metrics-port; give both")
 
 
 @contextmanager

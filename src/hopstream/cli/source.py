@@ -31,14 +31,14 @@ class TableFlags:
 
     on_dangling: Literal["error", "drop"] = field(
         default="error",
-        metadata={"help": "what an edge of a table does whose end is no node: stop with an error, or be left out"},
+        metadata={"help": "edges of tables whose end is not a node: stop with an error, or leave them out"},
     )
     on_duplicate: Literal["error", "drop"] = field(
         default="error",
-        metadata={"help": "what a row of a node table does whose raw id an earlier row has: stop, or be left out"},
+        metadata={"help": "rows of node tables whose raw id an earlier row has: stop with an error, or leave them out"},
     )
     keep_raw_ids: bool = field(
-        default=True, metadata={"help": "keep the raw ids of tables as a feature named like their column"}
+        default=True, metadata={"help": "keep the raw ids of tables as a feature with the name of their column"}
     )
     data_path: str | None = field(
         default=None,
@@ -65,7 +65,7 @@ class TableFlags:
             ("--no-keep-raw-ids", not self.keep_raw_ids),
         ):  # fmt: skip
             if is_given and not is_tables(path):
-                raise SettingsError(f"{flag} is for tables, and {path} is none; leave it out")
+                raise SettingsError(f"{flag} is only for tables; {path} is not one: leave it out")
         if self.data_path is not None:
             check_data_path(description_of(path), self.data_path)
 
@@ -84,30 +84,31 @@ class SourceSettings(TableFlags):
 
     ignore: str = field(
         default="",
-        metadata={"help": "arrays of an .npz file to leave out: names and commas, or all that fit nothing: all"},
+        metadata={
+            "help": "arrays of an .npz file to leave out: names joined by commas, or 'all' for all that match "
+            "neither nodes nor edges"
+        },
     )
 
     raw_ids: bool = field(
-        default=False, metadata={"help": "the ends of an edge list are raw ids, numbers or names, and not keys, 0..n-1"}
+        default=False, metadata={"help": "the ends in an edge list are raw ids, numbers or names, not keys 0..n-1"}
     )
     columns: str = field(
-        default="", metadata={"help": "what the values beside source and target of an edge list are called: names and "
-                                      "commas"},
+        default="", metadata={"help": "names of the other columns of an edge list, joined by commas"},
     )  # fmt: skip
     edge_delimiter: str | None = field(
-        default=None, metadata={"help": "the character between two values of an edge list, if it is not to be guessed"}
+        default=None, metadata={"help": "the character between two values of an edge list; guessed if not given"}
     )
     header: Literal["guess", "yes", "no"] = field(
         default="guess", metadata={"help": "the first line of an edge list names its columns"}
     )
     num_nodes: int | None = field(
-        default=None, metadata={"help": "nodes of an edge list whose ends are keys, where the last have no edge"}
+        default=None, metadata={"help": "number of nodes of an edge list of keys, if the last nodes have no edge"}
     )
-    split: str | None = field(default=None, metadata={"help": "which of the splits in a folder of OGB's to read"})
+    split: str | None = field(default=None, metadata={"help": "the split of an OGB folder to read"})
     inverse_edges: Literal["by-name", "yes", "no"] = field(
         default="by-name",
-        metadata={"help": "behind each edge of a folder of OGB's add its reverse: yes, no, or where the folder's name "
-                          "is one for which OGB does"},
+        metadata={"help": "add the reverse of each edge of an OGB folder: yes, no, or by-name, as OGB does"},
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -131,15 +132,15 @@ class SourceSettings(TableFlags):
             ("--header", self.header != "guess"), ("--nodes", self.num_nodes is not None),
         ):  # fmt: skip
             if is_given and not (is_edge_list(path) and path.is_file()):
-                raise SettingsError(f"{flag} is for edge lists, and {path} is none; leave it out")
+                raise SettingsError(f"{flag} is only for edge lists; {path} is not one: leave it out")
         for flag, is_given in (
             ("--split", self.split is not None),
             ("--inverse-edges", self.inverse_edges != "by-name"),
         ):
             if is_given and not _is_ogb(path):
-                raise SettingsError(f"{flag} is for folders of OGB's, and {path} is none; leave it out")
+                raise SettingsError(f"{flag} is only for OGB folders; {path} is not one: leave it out")
         if self.ignore and path.suffix != ".npz":
-            raise SettingsError(f"--ignore is for .npz files, and {path} is none; leave it out")
+            raise SettingsError(f"--ignore is only for .npz files; {path} is not one: leave it out")
 
     @property
     def ignored(self) -> str | list[str]:
@@ -209,7 +210,7 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
 
     Args:
         path: An ``.npz`` file, the JSON file of tables or of a chunked graph, the ``.pbtxt`` of a unigraph, the folder
-            of one of these, an edge list, a folder of OGB's, PyG's processed ``.pt``, the folder of PyG's or DGL's
+            of one of these, an edge list, an OGB folder, PyG's processed ``.pt``, the folder of PyG's or DGL's
             partitions, or the folder of a dataset.
         settings: Flags for reading.
 
@@ -220,8 +221,8 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
     """
     if not path.exists():
         raise FormatError(
-            f"{path} is missing; give an .npz file, a metadata.json, a unigraph's .pbtxt, the folder of "
-            "either, an edge list, a folder of OGB's, PyG's processed .pt, PyG's or DGL's partitions, or a dataset"
+            f"{path} is missing; give an .npz file, a metadata.json, a unigraph's .pbtxt, the folder of either, an "
+            "edge list, an OGB folder, PyG's processed .pt, PyG's or DGL's partitions, or a dataset"
         )
     settings.check_source(path)
     if (path / "manifest.json").exists():

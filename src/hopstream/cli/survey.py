@@ -155,7 +155,7 @@ class _Watched:
             try:
                 said = self._call("describe_channels", dataset_id, ends).header
                 totals, channels = said["totals"], said["channels"]
-            except FormatError:  # the server does not sample; asking again would only raise its count of failures
+            except FormatError:  # the server does not sample; asking again would only raise its count of refusals
                 self._samples = False
         return Answer(
             at=time.monotonic(), parts=parts, num_parts=num_parts, stats=stats, totals=totals,

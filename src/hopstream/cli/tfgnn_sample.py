@@ -18,16 +18,17 @@ from hopstream.engine.settings import WORKERS_HELP
 from hopstream.errors import SettingsError
 from hopstream.export.settings import ExportSettings, OnDangling
 from hopstream.tfgnn.tfrecord import output_name
+from hopstream.uris import is_address, local_path, shown_uri
 
 EDGES = {"edge": "directional", "node": "induced"}
 """Values of ``--edge_aggregation_method`` to types of subgraphs."""
 ELSEWHERE = {
-    "artifacts_path": "what was ended goes on by itself, when the same command is given again",
+    "artifacts_path": "interrupted work resumes if the same command is given again",
     "direct_num_workers": "give --workers",
     "direct_running_mode": "give --workers, each of which is a process",
     "sample_size": "sample sizes are those of the spec",
-    "max_num_edges": "a node of any number of edges is sampled; give sample sizes in the spec",
-    "remove_parallel_edges": "parallel edges are kept, as edges of a multigraph count",
+    "max_num_edges": "nodes with any number of edges are sampled; give sample sizes in the spec",
+    "remove_parallel_edges": "parallel edges are kept",
 }
 """Unsupported flags to the remedy in the error message."""
 
@@ -43,10 +44,11 @@ def _refused(name: str) -> Any:
 
 
 GraphSchemaFlag = Annotated[
-    Path,
+    str,
     typer.Option(
         "--graph_schema",
         "--graph-schema",
+        metavar="<path>",
         help="the .pbtxt of a unigraph, its folder, or that of a dataset",
         show_default=False,
     ),
@@ -80,7 +82,7 @@ EdgeAggregationMethodFlag = Annotated[
         "--edge_aggregation_method",
         "--edge-aggregation-method",
         metavar="|".join(EDGES),
-        help="edge: the edges that were drawn; node: all between the nodes that were found",
+        help="edge: the sampled edges; node: all edges between the sampled nodes",
     ),
 ]
 RunnerFlag = Annotated[
@@ -88,7 +90,7 @@ RunnerFlag = Annotated[
 ]
 NumWorkersFlag = Annotated[int | None, typer.Option("--workers", help=WORKERS_HELP)]
 NumShardsFlag = Annotated[
-    int | None, typer.Option("--shards", help="files to write, where --output_samples does not say it")
+    int | None, typer.Option("--shards", help="number of files, if --output_samples does not give it")
 ]
 RngSeedFlag = Annotated[int, typer.Option("--rng_seed", "--rng-seed", "--seed", help="seed of all randomness")]
 SeedIdsFlag = Annotated[
@@ -97,7 +99,7 @@ SeedIdsFlag = Annotated[
 NodeIdsFlag = Annotated[
     bool,
     typer.Option(
-        "--node_ids", "--node-ids", help="also write #id, raw ids of nodes, where the schema does not declare it"
+        "--node_ids", "--node-ids", help="also write #id, raw ids of nodes, if the schema does not declare it"
     ),
 ]
 ReadoutFlag = Annotated[bool, typer.Option(help="also write a readout of the seed: _readout, _readout/seed")]
@@ -110,12 +112,12 @@ LabelsFlag = Annotated[
 LinkSetFlag = Annotated[
     str | None,
     typer.Option(
-        "--link_set", "--link-set", help="node set of links, or two as source,target, where nothing else says it"
+        "--link_set", "--link-set", help="node set of links, or two as source,target, if nothing else gives it"
     ),
 ]
 OnDanglingFlag = Annotated[
     str,
-    typer.Option("--on_dangling", "--on-dangling", metavar="error|drop", help="edges whose ends are no nodes"),
+    typer.Option("--on_dangling", "--on-dangling", metavar="error|drop", help="edges whose ends are not nodes"),
 ]
 DataPathFlag = Annotated[
     str | None,
@@ -125,7 +127,7 @@ DataPathFlag = Annotated[
 ]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace an export of this name")]
 BeamOptionsArgument = Annotated[
-    list[str] | None, typer.Argument(help="options of the Beam pipeline, behind --", show_default=False)
+    list[str] | None, typer.Argument(help="options of the Beam pipeline, after --", show_default=False)
 ]
 ArtifactsPathFlag = Annotated[str | None, _refused("artifacts_path")]
 DirectNumWorkersFlag = Annotated[str | None, _refused("direct_num_workers")]
@@ -169,6 +171,12 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     """
     del artifacts_path, direct_num_workers, direct_running_mode  # their callbacks refuse any value
     del sample_size, max_num_edges, remove_parallel_edges
+    if is_address(graph_schema):
+        raise SettingsError(
+            f"--graph_schema is {shown_uri(graph_schema)}, the address of a server; give a unigraph or the folder of a "
+            "dataset, or sample from servers with hopstream export"
+        )
+    local_path(graph_schema)
     check_choice("--edge_aggregation_method", edge_aggregation_method, EDGES)
     check_choice("--on_dangling", on_dangling, get_args(OnDangling))
     if beam_options and runner is None:
@@ -184,6 +192,6 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
         data_path=data_path,
     )  # fmt: skip
     export_and_show(
-        str(graph_schema), sampling_spec, output_samples, seeds, settings, overwrite=overwrite,
+        graph_schema, sampling_spec, output_samples, seeds, settings, overwrite=overwrite,
         output=Output(is_json=json),
     )  # fmt: skip

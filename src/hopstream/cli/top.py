@@ -44,7 +44,7 @@ class TopSettings:
         SettingsError: A field is out of range.
     """
 
-    once: bool = field(default=False, metadata={"help": "ask once and end, with status 1 if a server does not answer"})
+    once: bool = field(default=False, metadata={"help": "ask once and exit, with status 1 if a server does not answer"})
     interval_s: float = field(default=2.0, metadata={"help": "seconds between two rounds of asking"})
     timeout_s: float = field(default=5.0, metadata={"help": "seconds after which a server counts as not answering"})
 
@@ -95,7 +95,9 @@ def run(
 def _read(source: str) -> Cluster:
     from hopstream.store.cluster import parse_locations, read_cluster
 
-    return parse_locations(source) if "://" in source else read_cluster(local_path(source))
+    if "://" in source:
+        return parse_locations(source)
+    return read_cluster(local_path(source), instead="the addresses of servers")
 
 
 def _check_all(states: Sequence[ServerState]) -> None:
@@ -203,6 +205,7 @@ def _server_facts(state: ServerState, now: str) -> Facts:
         "requests_per_s": state.per_s("num_requests"),
         "bytes_per_s": state.per_s("num_bytes"),
         "requests": answer.stats["num_requests"],
+        "refusals": answer.stats["num_refusals"],
         "failures": answer.stats["num_failures"],
         "bytes": answer.stats["num_bytes"],
         "uptime_s": answer.stats["uptime_s"],

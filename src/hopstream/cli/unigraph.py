@@ -18,7 +18,7 @@ from hopstream.export.settings import UnigraphSettings
 @with_settings("settings", UnigraphSettings)
 def run(
     source: Annotated[
-        Path, typer.Argument(help="a dataset of any number of parts, or what ingest reads", show_default=False)
+        Path, typer.Argument(help="a dataset of any number of parts, or a source of ingest", show_default=False)
     ],
     out: Annotated[Path, typer.Option("--out", help="the new folder to write to", show_default=False)],
     json: JsonFlag = False,

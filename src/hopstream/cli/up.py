@@ -238,10 +238,10 @@ class UpSettings:
     servers: int | None = field(
         default=None, metadata={"help": "servers that share the parts; one per part by default"}
     )
-    replicas: int = field(default=1, metadata={"help": "how many servers hold each part"})
+    replicas: int = field(default=1, metadata={"help": "number of servers that hold each part"})
     verify: Verify = field(
         default="none",
-        metadata={"help": "what is checked of the files before they are served: some blocks of each, or everything"},
+        metadata={"help": "check of the files before they are served: some blocks of each, or everything"},
     )
     cluster_file: Path | None = field(
         default=None, metadata={"help": "where clients find the servers; DATASET/cluster.json by default"}
@@ -261,7 +261,7 @@ class UpSettings:
         },
     )
     no_token: bool = field(
-        default=False, metadata={"help": "ask for no token: with --bind tcp every user of the machine is let in"}
+        default=False, metadata={"help": "require no token: with --bind tcp every user of the machine has access"}
     )
     start_timeout_s: float = field(
         default=300.0,
@@ -269,7 +269,7 @@ class UpSettings:
             "help": "seconds within which all servers must be ready; the first start on a machine compiles kernels"
         },
     )
-    grace_s: float = field(default=10.0, metadata={"help": "seconds that requests under way may take when stopping"})
+    grace_s: float = field(default=10.0, metadata={"help": "seconds that running requests get to finish when stopping"})
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -571,7 +571,7 @@ def _free_cluster_file(path: Path) -> None:
         raise SettingsError(f"{path} is kept for the machines of {ROOTS} beside it; give another --cluster-file")
     if not path.exists():
         if not path.parent.is_dir():
-            raise SettingsError(f"{path} lies in no folder; give a path in one that exists")
+            raise SettingsError(f"the folder of {path} does not exist; give a path in an existing folder")
         try:
             with TemporaryFile(dir=path.parent):
                 return
@@ -582,7 +582,7 @@ def _free_cluster_file(path: Path) -> None:
     try:
         cluster = read_cluster(path)
     except (FormatError, OSError) as error:
-        raise SettingsError(f"{path} is there and is no cluster file; give another path ({error})") from error
+        raise SettingsError(f"{path} exists and is not a cluster file; give another path ({error})") from error
     for entry in cluster.servers:
         if _is_listening(entry.location):
             raise SettingsError(
@@ -623,7 +623,7 @@ def _addresses_of(child: Child) -> tuple[str, str | None]:
 
 def _totals_of(children: Sequence[Child]) -> dict[str, int]:
     """Sum up the counters in the last lines of the servers; a killed server has none."""
-    totals = dict.fromkeys(("requests", "failures", "bytes"), 0)
+    totals = dict.fromkeys(("requests", "refusals", "failures", "bytes"), 0)
     for child in children:
         said = _said_last(child)
         for name in totals:

@@ -27,20 +27,18 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
     against: Annotated[
         Path | None,
-        typer.Option(help="what it was written from: a chunked graph, tables, an .npz file or a dataset"),
+        typer.Option(help="its source: a chunked graph, tables, an .npz file or a dataset"),
     ] = None,
     owners: Annotated[
         Path | None,
-        typer.Option(help="the folder of owners that it was cut by, as assign writes it: are nodes in these parts?"),
+        typer.Option(help="check that nodes are in the parts of this folder of owners, as assign writes it"),
     ] = None,
     parts: Annotated[
         str | None,
-        typer.Option(help="look at some parts alone: here (those in the folder), or numbers and ranges: 0,2 or 4-7"),
+        typer.Option(help="check only some parts: here (those in the folder), or numbers and ranges: 0,2 or 4-7"),
     ] = None,
     memory: MemoryFlag = None,
-    max_findings: Annotated[
-        int, typer.Option(help="how many findings to list, shared out among the parts", min=1)
-    ] = 100,
+    max_findings: Annotated[int, typer.Option(help="number of findings to list, shared among the parts", min=1)] = 100,
     json: JsonFlag = False,
     *,
     settings: SourceSettings,
@@ -76,7 +74,7 @@ def _parts(root: Path, text: str) -> Sequence[int]:
         return parse_parts(text, num_parts)
     found = [part for part in range(num_parts) if is_here(root, part)]
     if not found:
-        raise SettingsError(f"--parts is here, and {root} has the folder of no part; give the folder of a root")
+        raise SettingsError(f"--parts is here, but {root} has no folder of a part; give the folder of a root")
     return found
 
 

@@ -86,7 +86,7 @@ def show_prepare_plan(output: Output, plan: PreparePlan) -> None:
 
 def _phase_text(phase: PhasePlan) -> str:
     if phase.is_done:
-        return f"{phase.name}: was done before"
+        return f"{phase.name}: already done"
     said = []
     if phase.input_bytes is not None:
         said.append(f"{bytes_text(phase.input_bytes)} to read")

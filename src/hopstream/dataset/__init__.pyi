@@ -27,6 +27,7 @@ from hopstream.ingest.chunking.run import chunk_tables as chunk_tables
 from hopstream.load.partitions import read_part as read_part
 from hopstream.load.partitions import read_part_features as read_part_features
 from hopstream.preparation.append.run import append as append
+from hopstream.preparation.append.run import append_folder as append_folder
 from hopstream.preparation.audit.report import Finding as Finding
 from hopstream.preparation.audit.report import VerifyReport as VerifyReport
 from hopstream.preparation.audit.run import verify_dataset as verify_dataset

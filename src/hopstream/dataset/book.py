@@ -89,7 +89,9 @@ class PartitionBook:
                     f"{entity_label(entity)}: {offsets.tolist()} must be {self.num_parts + 1} ascending ids"
                 )
         if len(self.deltas) >= self.num_parts:
-            raise FormatError(f"{len(self.deltas)} deltas in {self.num_parts} parts; each has a part of its own")
+            raise FormatError(
+                f"{len(self.deltas)} deltas in {self.num_parts} parts; each delta needs a part of its own"
+            )
         _check_deltas(self)
         pieces = {entity: self.overlays(entity) for entity in self.edge_offsets}
         own_parts = np.arange(self.num_parts, dtype=np.int64)
@@ -203,21 +205,21 @@ def _check_deltas(book: PartitionBook) -> None:
             )
             if entity not in book.edge_offsets or not is_ordered or not are_good:
                 raise FormatError(
-                    f"delta {number}: overlays of {entity_label(entity)} are of parts {parts[:20]}; they must be of "
-                    f"edges of the dataset and ascend in 0..{num_parts - 1}"
+                    f"delta {number}: overlays of {entity_label(entity)} have parts {parts[:20]}; parts must ascend in "
+                    f"0..{num_parts - 1}, and overlays must belong to an edge type of the dataset"
                 )
 
 
 def _check_counts(book: PartitionBook, number: int, delta: Delta, part: int) -> None:
     """Refuse counts of new edges that differ from the sum over the delta's part and its overlays."""
     if set(delta.num_edges) != {edge_type for edge_type, _ in book.edge_offsets}:
-        raise FormatError(f"delta {number} must say how many edges of each type it added")
+        raise FormatError(f"delta {number} must declare the number of new edges of each type")
     for entity, offsets in book.edge_offsets.items():
         in_overlays = sum(overlay.num_new for overlay in delta.overlays.get(entity, ()))
         found = int(offsets[part + 1] - offsets[part]) + in_overlays
         if found != delta.num_edges[entity[0]]:
             raise FormatError(
-                f"delta {number} added {delta.num_edges[entity[0]]} edges; {entity_label(entity)} has {found} of them"
+                f"delta {number} declares {delta.num_edges[entity[0]]} new edges; {entity_label(entity)} has {found}"
             )
 
 

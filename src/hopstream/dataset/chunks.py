@@ -30,7 +30,7 @@ def read_listing(path: Path, what: str, line: str) -> list[tuple[str, list[str]]
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is no list of {what}s")
+            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes, so it is not a list of {what}s")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise FormatError(f"{path} is missing; write a line '{line}' for each {what}") from error

@@ -92,7 +92,9 @@ class _Opening:
         columns = {name.removesuffix(".npy"): self._array(folder / name) for name in names}
         indptr = self._array(folder / "indptr.npy")
         if indptr[0] != 0 or indptr[-1] != len(columns["indices"]):
-            raise FormatError(f"{self.dataset.root / folder}/indptr.npy must lead from 0 to {len(columns['indices'])}")
+            raise FormatError(
+                f"{self.dataset.root / folder}/indptr.npy must ascend from 0 to {len(columns['indices'])}"
+            )
         return EdgeArrays(
             indptr=indptr,
             indices=columns["indices"],
@@ -113,5 +115,7 @@ class _Opening:
             values, *offsets = map(self._array, feature_paths(folder, name, features[name]))
             columns[name] = RaggedArray(values, offsets[0], features[name].is_string) if offsets else values
             if offsets and (offsets[0][0] != 0 or offsets[0][-1] != len(values)):
-                raise FormatError(f"{self.dataset.root / folder}: offsets of {name} must lead from 0 to {len(values)}")
+                raise FormatError(
+                    f"{self.dataset.root / folder}: offsets of {name} must ascend from 0 to {len(values)}"
+                )
         return CachedArrays(ids=self._ids(folder, node_type), keys=self._array(folder / "key.npy"), features=columns)

@@ -138,9 +138,9 @@ class Halo:
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             if isinstance(error, FormatError):
                 raise
-            raise FormatError(f"halo is not a record of one ({error!r}); write the halo again") from error
+            raise FormatError(f"not a record of a halo ({error!r}); write the halo again") from error
         if given != halo.halo_id:
-            raise FormatError(f"halo has content {halo.halo_id}; it says {given}; copy the manifest again")
+            raise FormatError(f"halo has content {halo.halo_id}, but its id is {given}; copy the manifest again")
         check_halo(halo, contents)
         return halo
 
@@ -149,7 +149,7 @@ def check_halo(halo: Halo, contents: Contents) -> None:
     """Raise ``FormatError`` unless a halo fits the dataset and lists exactly the expected files."""
     schema, book = contents.schema, contents.book
     if len(halo.parts) != book.num_parts:
-        raise FormatError(f"halo is of {len(halo.parts)} parts; the dataset has {book.num_parts}")
+        raise FormatError(f"halo has {len(halo.parts)} parts; the dataset has {book.num_parts}")
     for node_type, names in halo.features.items():
         if node_type not in schema.nodes or not set(names) <= schema.nodes[node_type].keys():
             raise FormatError(f"halo names features {list(names)} of {node_type!r}; the schema does not have them")
@@ -158,7 +158,9 @@ def check_halo(halo: Halo, contents: Contents) -> None:
     missing = dict(halo.files)
     for part, counts in enumerate(halo.parts):
         if set(counts.nodes) != nodes or set(counts.edges) != edges or set(counts.cached) != set(halo.features):
-            raise FormatError(f"halo of part {part} counts other types than the schema and its features")
+            raise FormatError(
+                f"the counts of the halo of part {part} do not match the types of the schema and the copied features"
+            )
         for name, expected in expected_halo(halo.generation, counts, halo.features, contents, part):
             record = missing.pop(name, None)
             if record is None:
@@ -166,7 +168,7 @@ def check_halo(halo: Halo, contents: Contents) -> None:
             if not expected.matches(record):
                 raise FormatError(f"halo: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
     if missing:
-        raise FormatError(f"halo lists {next(iter(missing))!r}; no file of it has this name")
+        raise FormatError(f"halo lists {next(iter(missing))!r}, which is not a file of the halo")
 
 
 def halo_root(part: int, generation: int) -> PurePosixPath:
@@ -238,5 +240,5 @@ def expected_halo(
 
 def _count(value: object, high: int = 1 << 62) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
-        raise FormatError(f"halo: {value!r} is no count")
+        raise FormatError(f"halo: {value!r} is not a count")
     return value

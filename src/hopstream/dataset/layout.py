@@ -329,7 +329,7 @@ class Dataset:
             neighbor_keys=self._open(folder / "neighbor_key.npy") if manifest.has_neighbor_keys else None,
         )
         if edges.indptr[0] != 0 or edges.indptr[-1] != len(edges.indices):
-            raise FormatError(f"{self.root / folder}/indptr.npy must lead from 0 to {len(edges.indices)}")
+            raise FormatError(f"{self.root / folder}/indptr.npy must ascend from 0 to {len(edges.indices)}")
         return edges
 
     def _open_links(self, part: int, edge_type: EdgeType) -> LinkArrays:
@@ -352,7 +352,7 @@ class Dataset:
             return values
         offsets = self._open(paths[1])
         if offsets[0] != 0 or offsets[-1] != len(values):
-            raise FormatError(f"{self.root / paths[1]} must lead from 0 to {len(values)}")
+            raise FormatError(f"{self.root / paths[1]} must ascend from 0 to {len(values)}")
         return RaggedArray(values, offsets, feature.is_string)
 
 

@@ -80,7 +80,7 @@ def _delta(number: int, record: dict[str, Any]) -> Delta:
 
 def _digest(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{32}", value):
-        raise ValueError(f"{str(value)[:80]!r} is no digest")
+        raise ValueError(f"{str(value)[:80]!r} is not a digest")
     return value
 
 
@@ -91,7 +91,7 @@ def _edge_type(value: Any) -> EdgeType:
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
@@ -233,13 +233,14 @@ def _check_hashes(path: Path, manifest: Manifest, value: Mapping[str, Any]) -> N
     """Check the content against its fingerprint, and all fields against the digest, if there is one."""
     if manifest.dataset_id != value["dataset_id"]:
         raise ChecksumError(
-            f"{path} has content {manifest.dataset_id}; it says {value['dataset_id']}; copy the file again"
+            f"{path} has content {manifest.dataset_id}, but its dataset_id is {value['dataset_id']}; copy the file "
+            "again"
         )
     got = content_digest({name: field for name, field in value.items() if name != DIGEST})
     if value.get(DIGEST, got) != got:
         raise ChecksumError(
-            f"{path} has digest {got}; it says {value[DIGEST]}: made_by, report or another field was changed; copy the "
-            "file again"
+            f"{path} has digest {got}, but declares {value[DIGEST]}: made_by, report or another field was changed; "
+            "copy the file again"
         )
 
 
@@ -271,9 +272,9 @@ def _from_json(value: dict[str, Any]) -> Manifest:
     node_offsets = {str(t): _offsets(t, offsets) for t, offsets in value["node_offsets"].items()}
     edge_offsets = {_edge_entity(e): _offsets(_edge_entity(e), e["offsets"]) for e in value["edge_offsets"]}
     if set(node_offsets) != set(schema.nodes):
-        raise FormatError(f"id ranges are of node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
+        raise FormatError(f"id ranges are for node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
     if set(edge_offsets) != {(t, d) for t in schema.edges for d in directions}:
-        raise FormatError("id ranges of edges are not those of the schema's edge types and the directions")
+        raise FormatError("id ranges of edges do not match the schema's edge types and the directions")
     for name in ("has_edge_keys", "has_neighbor_keys"):
         if not isinstance(value[name], bool):
             raise FormatError(f"{name} must be true or false")
@@ -321,12 +322,12 @@ def _check_files(path: Path, manifest: Manifest) -> None:
             record = missing.pop(name, None)
             if record is None:
                 raise FormatError(
-                    f"{path} does not list {name}; its schema and ranges ask for it: write the dataset again"
+                    f"{path} does not list {name}, which its schema and ranges require; write the dataset again"
                 )
             if not expected.matches(record):
                 raise FormatError(f"{path}: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
     if missing:
-        raise FormatError(f"{path} lists {next(iter(missing))!r}; no file of its schema has this name")
+        raise FormatError(f"{path} lists {next(iter(missing))!r}, which is not a file of its schema")
     book = manifest.book
     for edge_type in manifest.schema.edges:
         totals = {int(book.edge_offsets[edge_type, d][book.num_base_parts]) for d in manifest.directions}

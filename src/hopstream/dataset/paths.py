@@ -315,7 +315,10 @@ def parse_roots(data: bytes) -> Roots:
         if value["format"] != FORMAT:
             raise FormatError(f"it has format {str(value['format'])[:50]}; this version reads {FORMAT}")
         if DIGEST in value and value.pop(DIGEST) != content_digest(value):
-            raise FormatError(f"it was edited: its {DIGEST} is that of other roots")
+            raise FormatError(
+                f"its {DIGEST} does not match its content, so it was edited; if the edit is intended, remove the "
+                f"{DIGEST}"
+            )
         return Roots(str(value["dataset_id"]), tuple(map(_root, value["roots"])))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise error if isinstance(error, FormatError) else FormatError(f"it lists no roots: {error!r}") from error
@@ -343,8 +346,8 @@ def check_is_here(folder: Path, part: int, dataset_id: str) -> None:
     if not uris:
         raise FormatError(f"{where}; write the dataset again or copy the folder")
     raise FormatError(
-        f"{where}: {ROOTS} says that part {part} lies in {' and in '.join(uris)}; open it there, get it with "
-        "hopstream pull, or ask the server that has it"
+        f"{where}: {ROOTS} lists part {part} in {' and in '.join(uris)}; open it there, get it with hopstream pull, or "
+        "ask the server that has it"
     )
 
 

@@ -124,7 +124,7 @@ def file_record(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], stretch
     checksum, end = extend_checksum(0, np.frombuffer(header, np.uint8)), 0
     for first, num_bytes, stretch_checksum in sorted(stretches):
         if first != end:
-            raise FormatError(f"{name}: bytes {end}..{first} were written by no task, or twice; start again")
+            raise FormatError(f"{name}: bytes {end}..{first} were written never or more than once; start again")
         checksum, end = combine_checksums(checksum, stretch_checksum, num_bytes), end + num_bytes
     wanted = math.prod(shape) * dtype.itemsize
     if end != wanted:

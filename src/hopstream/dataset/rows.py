@@ -569,7 +569,7 @@ class KeyMarks:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise FormatError(f"{self._where}: keys are not 0..{len(self._is_seen) - 1}, each once")
+        raise FormatError(f"{self._where}: keys must be 0..{len(self._is_seen) - 1}, each once")
 
 
 def open_rows(root: str | Path) -> DatasetRows:

@@ -34,7 +34,7 @@ class PartitionSettings(Settings):
     )  # fmt: skip
     balance: Balance = field(
         default="bytes",
-        metadata={"help": "what methods that look at edges keep equal between parts: bytes held, edges held, or nodes"},
+        metadata={"help": "load that kaminpar, metis, ldg and fennel keep equal between parts: bytes, edges or nodes"},
     )
     direction: Sides = field(
         default="in",
@@ -42,17 +42,18 @@ class PartitionSettings(Settings):
     )
     rng_seed: int = field(default=0, metadata={"help": "seed of every random choice, 0 to 2**64 - 1"})
     imbalance: float = field(
-        default=0.03, metadata={"help": "how much heavier than its share a part may be, where shares are kept, 0 to 1"}
+        default=0.03,
+        metadata={"help": "how much heavier than its share a part may be, for methods that balance, 0 to 1"},
     )
     keep_edge_keys: bool = field(
         default=True, metadata={"help": "store the original key of each edge (8 bytes per edge and direction)"}
     )
     time_attr: str | None = field(
         default=None,
-        metadata={"help": "feature of nodes or edges that says when they came to be; edges are stored in its order"},
+        metadata={"help": "feature with the time of nodes or edges; the edges of a node are stored in its order"},
     )
     weight_attr: str | None = field(
-        default=None, metadata={"help": "edge feature that edges can be drawn by (20 bytes per edge and direction)"}
+        default=None, metadata={"help": "edge feature with weights for sampling (20 bytes per edge and direction)"}
     )
     neighbor_keys: bool = field(
         default=False, metadata={"help": "store the keys of neighbours (4 bytes per edge and direction)"}
@@ -65,27 +66,23 @@ class PartitionSettings(Settings):
     num_threads: int = field(
         default=1,
         metadata={
-            "help": "threads that read and group edges, and threads of kaminpar, whose runs differ with more than "
-            "one though the seed is the same"
+            "help": "threads that read and group edges, and of kaminpar, whose results vary with more than one, even "
+            "for the same seed"
         },
     )
-    passes: int = field(default=3, metadata={"help": "how often ldg and fennel go over all nodes"})
+    passes: int = field(default=3, metadata={"help": "passes of ldg and fennel over all nodes"})
     recursive: bool = field(
-        default=False, metadata={"help": "let metis cut in two, and those in two again, in place of into all at once"}
+        default=False, metadata={"help": "let metis bisect recursively instead of cutting into all parts at once"}
     )
     balance_ntypes: tuple[str, ...] = field(
         default=(),
-        metadata={"help": "node type of which each part gets its share; as type=feature or type=file.npy, its share of "
-                          "the nodes of each value"},
+        metadata={"help": "node type to balance between parts; type=feature or type=file.npy balances the nodes of "
+                          "each value"},
     )  # fmt: skip
-    balance_edges: bool = field(
-        default=False, metadata={"help": "give each part its share of edges too, of each value of balance_ntypes"}
-    )
-    balance_splits: bool = field(
-        default=False, metadata={"help": "give each part its share of the nodes of each split, such as train"}
-    )
+    balance_edges: bool = field(default=False, metadata={"help": "balance edges too, for each value of balance_ntypes"})
+    balance_splits: bool = field(default=False, metadata={"help": "balance the nodes of each split, such as train"})
     part_weights: tuple[float, ...] = field(
-        default=(), metadata={"help": "how much each part is to hold, in any unit; equal shares if left out"}
+        default=(), metadata={"help": "load of each part, in any unit; equal by default"}
     )
 
     def __post_init__(self) -> None:
@@ -108,7 +105,9 @@ class PartitionSettings(Settings):
         object.__setattr__(self, "links", _checked_links(self.links))
         check_int("passes", self.passes, 1, 100)
         if self.recursive and self.method != "metis":
-            raise SettingsError(f"recursive is given and method is {self.method!r}; only metis can: leave it out")
+            raise SettingsError(
+                f"recursive is given, but method is {self.method!r}; only metis supports it: leave it out"
+            )
         self._check_balance()
 
     @property
@@ -139,10 +138,10 @@ class PartitionSettings(Settings):
         object.__setattr__(self, "part_weights", tuple(map(float, shares)))
         asked = [name for name in ("balance_ntypes", "balance_edges", "balance_splits") if getattr(self, name)]
         if asked and self.method in ("hash", "file"):
-            why = "puts a node where its key says" if self.method == "hash" else "takes the parts as they are"
-            raise SettingsError(f"{asked[0]} is given and method {self.method!r} {why}; choose another method")
+            why = "assigns nodes by their keys" if self.method == "hash" else "uses the given parts"
+            raise SettingsError(f"{asked[0]} is given, but method {self.method!r} {why}; choose another method")
         if shares and self.method == "file":
-            raise SettingsError("part_weights are given and method 'file' takes the parts as they are; leave them out")
+            raise SettingsError("part_weights are given, but method 'file' uses the given parts; leave them out")
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -138,7 +138,7 @@ def check_weight_values(where: str, first_row: int, weights: Array) -> float:
             row = int(np.argmax(is_large))
             raise SchemaError(
                 f"{where}[{first_row + start + row}] is {block[row]}; integer weights go up to 2^53 = {MAX_INTEGER}, "
-                "above which float64 cannot tell them apart: divide them by a constant, or convert them to float64"
+                "above which float64 is not exact: divide them by a constant, or convert them to float64"
             )
         is_wrong = ~((values >= 0) & np.isfinite(values))
         if is_wrong.any():
@@ -158,7 +158,7 @@ def check_weight_total(where: str, num_edges: int, total: float) -> None:
         SchemaError: All weights are 0.
     """
     if num_edges and total == 0:
-        raise SchemaError(f"{where} is 0 for all {num_edges} edges, so none could be drawn; leave weight_attr out")
+        raise SchemaError(f"{where} is 0 for all {num_edges} edges, so none can be sampled; leave weight_attr out")
 
 
 def _check_sums(where: str, edges: EdgeTable, weights: Array, direction: Direction, num_nodes: int) -> None:
@@ -261,7 +261,7 @@ def row_order(offsets: IntArray, values: Array, *, is_descending: bool) -> Array
     """
     largest = int(np.diff(offsets).max(initial=0))
     if largest > MAX_DEGREE:
-        raise SchemaError(f"a node has {largest} edges of one type; they can be put in order up to {MAX_DEGREE}")
+        raise SchemaError(f"a node has {largest} edges of one type; at most {MAX_DEGREE} can be sorted")
     order, scratch = np.empty(len(values), np.uint32), np.empty(largest, np.uint32)
     sort_rows(offsets, values, is_descending, order, scratch)
     return order
@@ -298,7 +298,7 @@ def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
             continue
         remedy = "one integer per row, or rename the feature"
         if feature.is_fixed_width and feature.numpy_dtype.kind == "f":
-            remedy = "integers: choose a unit in which they are whole, for example milliseconds, and convert to int64"
+            remedy = "integers: choose a unit in which all are whole, for example milliseconds, and convert to int64"
         raise SchemaError(f"{type_label(entity)}.{time_attr} is {feature}; times are {remedy}")
 
 
@@ -313,7 +313,7 @@ def check_time_values(where: str, first_row: int, values: Array) -> None:
         if is_late.any():
             row = start + int(np.argmax(is_late))
             raise SchemaError(
-                f"{where}[{first_row + row}] is {int(values[row])}; times fit int64: subtract an epoch of your own"
+                f"{where}[{first_row + row}] is {int(values[row])}; times must fit int64: subtract an epoch of your own"
             )
 
 

@@ -48,7 +48,7 @@ def check_part(manifest: Manifest, arrays: PartArrays) -> None:
         for overlay in overlays:
             named = f"{where}: delta {overlay.delta}: {entity_label(entity)}"
             keys = arrays.node_keys[ends_of(*entity)[0]]
-            _refuse_first(overlay.node_keys != keys[overlay.rows], 0, f"{named}: node key", "is not that of its row")
+            _refuse_first(overlay.node_keys != keys[overlay.rows], 0, f"{named}: node key", "is not the key of its row")
             _check_edges(named, manifest, entity, overlay.edges)
     for edge_type, links in arrays.links.items():
         _check_links(f"{where}: links of {type_label(edge_type)}", book, edge_type, arrays.part, links)
@@ -258,7 +258,7 @@ def _check_linked_edges(
             if differs.any():
                 key = int(keys[found][np.argmax(differs)])
                 raise FormatError(
-                    f"{piece.where}: edge key {key} is not the edge that the links of part {keeper} have by this key"
+                    f"{piece.where}: edge key {key} differs from the edge of this key in the links of part {keeper}"
                 )
 
 

@@ -37,9 +37,9 @@ def open_engine(
     # Imported late: a worker imports this package too, and needs none of them.
     check_choice("engine", name, get_args(EngineName))
     if address is not None and name != "ray":
-        raise SettingsError(f"address is {address!r}; the engine {name} has none")
+        raise SettingsError(f"address is {address!r}, but the engine {name} has no address; leave it out")
     if beam_options and name != "beam":
-        raise SettingsError(f"beam_options are {list(beam_options)}; the engine {name} has none")
+        raise SettingsError(f"beam_options are {list(beam_options)}, but the engine is {name}; leave them out")
     if name == "ray":
         from hopstream.engine.on_ray import ray_engine
 

@@ -226,18 +226,22 @@ def locked(root: Path, *, is_reader: bool = False) -> Iterator[None]:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise no_folder(root) from error
         try:
-            _lock(descriptor, f"{root} is being {how} by another process; wait for it, or end it", is_shared=is_reader)
+            _lock(
+                descriptor,
+                f"{root} is being {how} by another process; wait until it finishes, or stop it",
+                is_shared=is_reader,
+            )
             if _is_still(root, descriptor):  # else another process replaced it between opening and locking
                 yield
                 return
         finally:
             os.close(descriptor)
-    raise StateError(f"{root} is replaced again and again by other processes; wait for them, or end them")
+    raise StateError(f"other processes keep replacing {root}; wait until they finish, or stop them")
 
 
 def no_folder(root: Path) -> FormatError:
     """Build the error for a missing folder."""
-    return FormatError(f"{root} is no folder; give the folder of a dataset")
+    return FormatError(f"{root} is not a folder; give the folder of a dataset")
 
 
 def hold(locks: ExitStack, folder: Path | None, *, is_reader: bool = False) -> None:
@@ -292,14 +296,14 @@ def _locked_file(top: Path, root: Path) -> int:
                 raise
             continue
         try:
-            _lock(descriptor, f"{root} is being written to by another process; wait for it, or end it")
+            _lock(descriptor, f"{root} is being written to by another process; wait until it finishes, or stop it")
             if _is_still(top / LOCK_FILE, descriptor):
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise StateError(f"{root} is written to by other processes again and again; wait for them, or end them")
+    raise StateError(f"other processes keep writing to {root}; wait until they finish, or stop them")
 
 
 def _lock(descriptor: int, refusal: str, *, is_shared: bool = False) -> None:

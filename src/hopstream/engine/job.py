@@ -112,8 +112,8 @@ class Job:
             write_text(self._folder / JOB_FILE, json.dumps({"format": FORMAT, "digest": self._digest}))
         elif found != self._digest:
             raise StateError(
-                f"{self._folder} holds the work of another job (digest {found}; this one has {self._digest}): its "
-                "source or settings were others; remove it, or choose another folder"
+                f"{self._folder} holds the work of a job with another source or other settings (digest {found}; this "
+                f"job has {self._digest}); remove the folder, or choose another"
             )
 
     def _digest_of(self, task: Task) -> str:

@@ -134,8 +134,8 @@ class WorkerPool(Engine):
                 worker.kill()  # its task is retried like that of any lost worker
             if worker.task is not None and now - worker.task_since > self._settings.task_timeout_s:
                 raise TaskTimeout(
-                    f"task {worker.task.name} was not done in {self._settings.task_timeout_s:g} s by worker process "
-                    f"{worker.pid}; allow more with task_timeout_s"
+                    f"task {worker.task.name} did not finish within {self._settings.task_timeout_s:g} s in worker "
+                    f"process {worker.pid}; raise task_timeout_s"
                 )
 
     def _stop_busy(self) -> None:

@@ -59,11 +59,11 @@ def beam_engine(
         name = parsed.view_as(StandardOptions).runner or RUNNER_HERE
         at_once = num_workers or parsed.view_as(DirectOptions).direct_num_workers or 1
     except SystemExit as error:  # Beam parses options like a command line
-        raise SettingsError(f"beam_options {list(options)} are not what Beam takes; stderr says which") from error
+        raise SettingsError(f"Beam does not accept beam_options {list(options)}; stderr shows which") from error
     try:
         create_runner(name)
     except (RuntimeError, ValueError, ImportError, AttributeError) as error:
-        raise SettingsError(f"--runner={name} is no runner that Beam knows: {error}") from error
+        raise SettingsError(f"--runner={name} is not a runner of Beam: {error}") from error
     return BeamEngine([f"--runner={name}", *options], at_once, settings or EngineSettings())
 
 
@@ -127,13 +127,13 @@ class BeamEngine(Engine):
                 last_news = time.monotonic()
             if has_ended and waiting and not found:
                 raise EngineError(
-                    f"the Beam pipeline ended without {len(waiting)} of its tasks, first {next(iter(waiting))}: "
-                    f"{run.error or 'no error was told; do all workers see ' + str(run.place) + '?'}"
+                    f"the Beam pipeline ended with {len(waiting)} unfinished tasks, first {next(iter(waiting))}: "
+                    f"{run.error or 'no error was reported; do all workers see ' + str(run.place) + '?'}"
                 ) from run.error
             if time.monotonic() - last_news > self._settings.task_timeout_s:
                 raise TaskTimeout(
-                    f"no task was done in {self._settings.task_timeout_s:g} s; {len(waiting)} are waited for, first "
-                    f"{next(iter(waiting))}; allow more with task_timeout_s"
+                    f"no task finished within {self._settings.task_timeout_s:g} s; {len(waiting)} are unfinished, "
+                    f"first {next(iter(waiting))}; raise task_timeout_s"
                 )
         run.wait(self._settings.stop_s)
 

@@ -134,8 +134,8 @@ class RayEngine(Engine):
         for one in running.values():
             if now - one.since > self._settings.task_timeout_s:
                 raise TaskTimeout(
-                    f"task {one.task.name} was not done in {self._settings.task_timeout_s:g} s, the wait for a free "
-                    "processor included; allow more with task_timeout_s"
+                    f"task {one.task.name} did not finish within {self._settings.task_timeout_s:g} s, including the "
+                    "wait for a free processor; raise task_timeout_s"
                 )
 
     def _cancel(self, references: list[Any]) -> None:

@@ -24,15 +24,15 @@ MAX_RETRIES = 100
 MEMORY_SHARE = 0.6
 """Share of the free memory that a job takes by default."""
 MEMORY_HELP = (
-    f"memory that all processes together may take, such as 500MB or 4GiB; if not given, {MEMORY_SHARE * 100:.0f} % of "
-    "what is free"
+    f"memory limit of all processes together, such as 500MB or 4GiB; if not given, {MEMORY_SHARE * 100:.0f} % of the "
+    "free memory"
 )
 MIN_SILENCE_S = 3.0
 """A few heartbeats; workers send one per second."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-WORKERS_HELP = "processes that work; 0 does all in one; if not given, one per processor, as many as the memory allows"
+WORKERS_HELP = "worker processes; 0 does all work in one process; if not given, one per processor, or as many as fit"
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
@@ -50,12 +50,12 @@ class EngineSettings(Settings):
     task_timeout_s: float = field(default=86_400.0, metadata={"help": "seconds that one task may take"})
     silence_s: float = field(
         default=300.0,
-        metadata={"help": "seconds after which a worker process that gives no sign of life is replaced"},
+        metadata={"help": "seconds without a heartbeat after which a worker process is replaced"},
     )
-    retries: int = field(default=1, metadata={"help": "how often a task is tried again after its worker was lost"})
+    retries: int = field(default=1, metadata={"help": "retries of a task whose worker was lost"})
     stop_s: float = field(
         default=3.0,
-        metadata={"help": "seconds that workers may take to end when they are told to, before they are killed"},
+        metadata={"help": "seconds that workers get to stop before they are killed"},
     )
 
     def __post_init__(self) -> None:
@@ -328,5 +328,5 @@ def _share(machine: Machine, least: int) -> tuple[int, str]:
     """Return the job's share of the free memory, and its reason."""
     share, free = int(MEMORY_SHARE * machine.free_bytes), f"{bytes_text(machine.free_bytes)} free"
     if share < least <= machine.free_bytes:
-        return least, f"{bytes_text(least)} (the least that it needs of {free})"
+        return least, f"{bytes_text(least)} (the minimum; {free})"
     return share, f"{bytes_text(share)} ({MEMORY_SHARE * 100:.0f} % of {free})"

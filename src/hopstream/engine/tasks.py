@@ -151,7 +151,7 @@ def outcome(line: str) -> tuple[str, Any]:
             return name, record["result"]
         raised = _raised(error)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise EngineError(f"a worker answered what is no outcome ({problem!r}): {line[:200]!r}") from problem
+        raise EngineError(f"a worker's answer is not a task result ({problem!r}): {line[:200]!r}") from problem
     raise raised
 
 
@@ -203,7 +203,7 @@ def _raised(record: dict[str, Any]) -> Exception:
     name, args = record["class"], record["args"]
     known = vars(errors).get(name, vars(builtins).get(name))
     if not isinstance(known, type) or not issubclass(known, HopstreamError | OSError | MemoryError):
-        raise ValueError(f"{name} is no error of a task")
+        raise ValueError(f"{name} is not an error of a task")
     error: Exception = RemoteError(args[0], record["remote_traceback"]) if known is RemoteError else known(*args)
     for note in (*record["notes"], f"--- traceback of the task ---\n{record['traceback']}"):
         error.add_note(note)

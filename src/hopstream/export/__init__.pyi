@@ -1,9 +1,9 @@
 from hopstream.export.on_beam import SampleSubgraphs as SampleSubgraphs
-from hopstream.export.on_beam import SeedSampler as SeedSampler
 from hopstream.export.plan import plan_of_spec as plan_of_spec
 from hopstream.export.run import export_subgraphs as export_subgraphs
 from hopstream.export.samples import SeedSampling as SeedSampling
 from hopstream.export.samples import schema_of_samples as schema_of_samples
+from hopstream.export.seed_sampler import SeedSampler as SeedSampler
 from hopstream.export.settings import ExportReport as ExportReport
 from hopstream.export.settings import ExportSettings as ExportSettings
 from hopstream.export.settings import UnigraphSettings as UnigraphSettings

@@ -189,7 +189,7 @@ def _places_by_key(rows: DatasetRows, edge_type: EdgeType, book: KeyBook, folder
             if len(found) == len(in_order) and int(found["key"].max()) < num_edges:
                 in_order[found["key"] - first] = found
             if (in_order["key"] < 0).any():
-                raise FormatError(f"{rows.root}: keys of edges are not 0..{num_edges - 1}, each once")
+                raise FormatError(f"{rows.root}: keys of edges must be 0..{num_edges - 1}, each once")
             append_values(file, in_order)
             path.unlink(missing_ok=True)
     return np.memmap(ordered, PLACE, "r")

@@ -13,6 +13,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.checks import known_words
+from hopstream.dataset.book import entity_label
 from hopstream.errors import SchemaError, SettingsError, quoted
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan
 from hopstream.sample.sampling_settings import SamplingSettings, SubgraphType
@@ -29,7 +30,9 @@ from hopstream.tfgnn.sampling_spec import (
     TOP_K,
     WEIGHT_NAMES,
     check_spec,
+    data_sets,
     seed_of,
+    strategy_name,
     strategy_of,
 )
 from hopstream.tfgnn.values import FeatureValues
@@ -97,14 +100,14 @@ def with_readout_values(pieces: GraphPieces, values: Mapping[str, FeatureValues]
             predictions.
     """
     if READOUT not in pieces.node_sets:
-        raise SchemaError(f"node set {READOUT!r} is not there; known: {', '.join(sorted(pieces.node_sets))}")
+        raise SchemaError(f"node set {READOUT!r} does not exist; known: {', '.join(sorted(pieces.node_sets))}")
     held = pieces.node_sets[READOUT]
     num_predictions = int(np.sum(held.sizes))
     for name, of in values.items():
         if name in held.features:
             raise SchemaError(f"{READOUT} has a feature {name!r} already")
         if of.num_items != num_predictions:
-            raise SchemaError(f"{READOUT}.{name} has values of {of.num_items} items; there are {num_predictions}")
+            raise SchemaError(f"{READOUT}.{name} has values of {of.num_items} items for {num_predictions} predictions")
     with_values = replace(held, features={**held.features, **values})
     return replace(pieces, node_sets={**pieces.node_sets, READOUT: with_values})
 
@@ -116,7 +119,7 @@ def declare_seed_readout(schema: Any, node_set: str, labels: Sequence[str] = ())
         SchemaError: The node set or a label does not exist.
     """
     if node_set not in schema.node_sets:
-        raise SchemaError(f"node set {node_set!r} is not there; {known_words(node_set, sorted(schema.node_sets))}")
+        raise SchemaError(f"node set {node_set!r} does not exist; {known_words(node_set, sorted(schema.node_sets))}")
     features = schema.node_sets[node_set].features
     _declare_edges(schema, f"{READOUT}/{SEED_KEY}", node_set)
     for name in labels:
@@ -218,18 +221,17 @@ def _link_set(spec: Any, schema: Any) -> str:
         for op in spec.sampling_ops
         if name in op.input_op_names and op.edge_set_name in schema.edge_sets
     })  # fmt: skip
-    if not starts and len(schema.node_sets) == 1:
-        starts = list(schema.node_sets)
+    if not starts and len(data_sets(schema)) == 1:
+        starts = data_sets(schema)
     if not starts:
-        known = ", ".join(sorted(schema.node_sets))
+        known = ", ".join(data_sets(schema))
         raise SchemaError(
             f"{LINK_SEEDS} {quoted(name)}: no op follows it, so its node set is unknown; give link_set, one of {known}"
         )
     if len(starts) > 1:
         raise SchemaError(
-            f"{LINK_SEEDS} {quoted(name)}: ops that follow it start from {' and '.join(starts)}, so it is not known "
-            f"which of them holds the sources of links; give link_set, such as '{starts[0]},{starts[1]}': source, "
-            "target"
+            f"{LINK_SEEDS} {quoted(name)}: the ops that follow start from {' and '.join(starts)}, so the node set of "
+            f"the sources is ambiguous; give link_set, such as '{starts[0]},{starts[1]}' (source,target)"
         )
     return str(starts[0])
 
@@ -259,9 +261,14 @@ def op_name_of(name: str) -> str:
 
 
 def in_words_of_spec(message: str, plan: SamplePlan) -> str:
-    """Replace the names of ops in a message about a plan by their names in the spec."""
+    """Replace the names of ops and strategies in a message about a plan by their names in the spec."""
+    numbers = {strategy: number for number, strategy in STRATEGIES.items()}
     for op in plan.ops:
-        message = message.replace(f"op {op.name!r}", f"op {op_name_of(op.name)!r}")
+        named = f"op {op_name_of(op.name)!r}"
+        message = message.replace(f"op {op.name!r}", named).replace(
+            f"{entity_label((op.edge_type, op.direction))}: strategy {op.strategy!r}",
+            f"{named}: {strategy_name(numbers[op.strategy])}",
+        )
     return message
 
 

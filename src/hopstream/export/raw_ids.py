@@ -229,11 +229,11 @@ class RawIndex:
             is_one = ids.is_valid().to_numpy(zero_copy_only=False)
             keys[is_one] = self._find(column_of(ids.drop_null()))
         if len(keys) and int(keys.min()) < 0:
-            wanted = f"{self.node_type}.{self.feature} has no such value"
+            wanted = f"{self.node_type}.{self.feature} does not contain it"
             if self.feature is None:
                 wanted = f"it has no raw ids, and its keys are 0..{num_keys(self.store, self.node_type) - 1}"
             raise IdRangeError(
-                f"seed {quoted(raw[int(np.argmax(keys < 0))])} is no node of type {self.node_type!r}: {wanted}"
+                f"seed {quoted(raw[int(np.argmax(keys < 0))])} is not a node of type {self.node_type!r}: {wanted}"
             )
         return keys
 

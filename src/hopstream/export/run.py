@@ -153,8 +153,7 @@ def _open_place(place: Path) -> Iterator[WorkFolder]:
             work = opened.enter_context(open_work(place.with_name(f"{place.name}.pbtxt")))
         except (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError) as error:
             raise SettingsError(
-                f"out is {place}, where nothing can be written: {error.strerror}; give a place in a folder that may be "
-                "written to"
+                f"out is {place}, which cannot be written ({error.strerror}); give a path in a writable folder"
             ) from error
         yield work
 
@@ -166,14 +165,14 @@ def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSe
     """
     stem, num_shards = output_name(str(local_path(out)))
     if not Path(stem).name or Path(stem).is_dir():
-        raise SettingsError(f"out is {out}, a folder; give what names of files begin with, such as {out}/samples")
+        raise SettingsError(f"out is {out}, a folder; give the start of file names, such as {out}/samples")
     _check_suffix(stem, settings.file_format)
     if num_shards is None:
         return Path(stem).absolute(), settings
     if settings.one_file:
-        raise SettingsError(f"out is {out}, which asks for {num_shards} files, and one_file is set; say it once")
+        raise SettingsError(f"out is {out}, which means {num_shards} files, but one_file is set; use only one of them")
     if settings.num_shards not in (None, num_shards):
-        raise SettingsError(f"out is {out}, and num_shards is {settings.num_shards}; say it once")
+        raise SettingsError(f"out is {out}, but num_shards is {settings.num_shards}; use only one of them")
     return Path(stem).absolute(), replace(settings, num_shards=num_shards)
 
 
@@ -213,13 +212,15 @@ class ExportJob:
         uniform = uniform_by_default(parse_spec(self.spec), schema_message(self.source.schema))
         if uniform:
             logger.warning(
-                "ops that name no strategy, of edge sets without weights, draw with RANDOM_UNIFORM: %s",
+                "ops without a strategy on edge sets without weights sample with RANDOM_UNIFORM: %s",
                 ", ".join(uniform),
             )
         without = sets_without_ids(plan, self.source.schema) if sampling.node_ids else []
         if without:
             told = ", ".join(without)
-            logger.warning("node_ids: no #id is written of %s: the graph has no such feature of theirs", told)
+            logger.warning(
+                "node_ids: no #id is written for %s, because the graph has no feature of their raw ids", told
+            )
         if self.source.store is not None:
             SampleMaker(self.source.store, sampling)
         self._check_seeds(starts_from_links(plan))
@@ -302,14 +303,24 @@ class ExportJob:
             columns: tuple[tuple[str, ...], ...] = LINK_COLUMNS if is_linked else NODE_COLUMNS
             if settings.seed_column is not None:
                 if is_linked:
-                    raise SettingsError("seed_column is for seeds that are nodes; links are in #source and #target")
+                    raise SettingsError(
+                        "seed_column is for seeds that are nodes only; links are read from #source and #target: "
+                        "leave it out"
+                    )
                 columns = ((settings.seed_column,),)
             values = (settings.labels or None) if is_linked else ()
             self.table = SeedTable.of(self.seeds, columns, values)
+            self.table.check_columns()
         elif is_linked and settings.labels:
-            raise SettingsError(f"labels are {list(settings.labels)}, and there is no table of links that has them")
+            raise SettingsError(
+                f"labels are {list(settings.labels)}, but no table of seeds is given that holds them; give seeds with "
+                "these columns"
+            )
         elif settings.seed_column is not None:
-            raise SettingsError(f"seed_column is {settings.seed_column!r}, and there is no table of seeds")
+            raise SettingsError(
+                f"seed_column is {settings.seed_column!r}, but no table of seeds is given; give one, or leave "
+                "seed_column out"
+            )
 
     def _check_inputs(self) -> None:
         """Refuse to overwrite an input.
@@ -325,8 +336,7 @@ class ExportJob:
                 is_ours = path == root or (path.parent == root.parent and self._names().fullmatch(path.name))
                 if is_ours:
                     raise SettingsError(
-                        f"out is {self.place}, whose files may be called {path.name}, which is {what}; "
-                        "give another name"
+                        f"out is {self.place}, which would overwrite {path.name}, {what}; give another name"
                     )
 
     def _digest(self, sampling: SeedSampling, is_linked: bool) -> str:
@@ -434,13 +444,13 @@ class ExportJob:
         """
         is_complete = self.work.root.exists()
         if is_complete and names_tables(self.work.root):
-            raise SettingsError(f"{self.work.root} is no export's schema: it is a unigraph's; give another name")
+            raise SettingsError(f"{self.work.root} is the schema of a unigraph, not of an export; give another name")
         was_ended = job_digest(self.job_work.path) is not None and any(self.job_work.path.glob(f"*/{BEGUN}"))
         files = self._files()
         if self.overwrite or not (is_complete or files) or (was_ended and not is_complete):
             return
         shown = self.work.root if is_complete else files[0]
-        raise SettingsError(f"{shown} is there already; give overwrite=True or another name")
+        raise SettingsError(f"{shown} exists already; give overwrite=True or another name")
 
     def _remove_files(self) -> None:
         """Remove an earlier export: the schema first, because it marks the shards as complete."""

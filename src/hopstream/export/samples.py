@@ -64,7 +64,7 @@ def with_seed_ids(
                 "components; give one id per graph of one component"
             )
         if name in context:
-            raise SchemaError(f"context has a feature {name!r} already")
+            raise SchemaError(f"context already has a feature {name!r}")
         context[name] = FeatureValues(strings_of(ids), len(ids))
     return replace(pieces, context=context)
 
@@ -124,7 +124,7 @@ class SeedSampling(Settings):
         if not is_integer or not 0 <= self.rng_seed < SEED_STOP:
             raise SettingsError(f"rng_seed is {self.rng_seed!r}; give an integer from 0 to 2**64 - 1")
         if self.labels and not self.readout:
-            raise SettingsError(f"labels are {list(self.labels)}, and there is no readout to move them to; set readout")
+            raise SettingsError(f"labels are {list(self.labels)}, but there is no readout to move them to; set readout")
         for name in ("leave_out", "labels", "declared_ids"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
@@ -141,7 +141,9 @@ class SeedSampling(Settings):
             where=where,
         )  # fmt: skip
         if starts_from_links(plan) and self.readout:
-            raise SettingsError("readout is for specs that start from nodes; links are read out at their ends")
+            raise SettingsError(
+                "readout is only for specs that start from nodes; links are read out at their ends: leave it out"
+            )
         return plan
 
     def ends_of(self, plan: SamplePlan) -> tuple[SeedEnd, ...]:

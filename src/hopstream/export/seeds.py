@@ -149,6 +149,10 @@ _SUFFIXES = {
 }  # fmt: skip
 NODE_COLUMNS = (("#id", "id"),)
 LINK_COLUMNS = (("#source", "source"), ("#target", "target"))
+_REMEDIES: dict[tuple[tuple[str, ...], ...], str] = {
+    NODE_COLUMNS: "; rename the column, or name it with seed_column", LINK_COLUMNS: "; rename the columns"
+}  # fmt: skip
+"""Columns to the remedy if one is missing; none if the caller has named the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,7 @@ class SeedTable:
         stem = _SHARD.sub("", sharded_name(str(name))[0])
         kind = next((kind for suffix, kind in _SUFFIXES.items() if stem.endswith(suffix)), None)
         if kind is None:
-            raise SettingsError(f"seeds are {str(name)!r}; give a name that ends in one of {', '.join(_SUFFIXES)}")
+            raise SettingsError(f"seeds are {str(name)!r}; the name must end in one of {', '.join(_SUFFIXES)}")
         if kind == "npy" and values:
             raise SettingsError(f"seeds are {str(name)!r}, which has no column {values[0]!r}; use another format")
         return cls(tuple(files_of(name)), kind, columns, values)
@@ -216,6 +220,23 @@ class SeedTable:
         if self.kind == "npy":
             return sum(array.shape[0] if array.ndim else 0 for array in map(open_array, self.paths))
         return sum(map(_parquet_rows, self.paths)) if self.kind == "parquet" else 0
+
+    def check_columns(self) -> None:
+        """Refuse a table without the needed columns before its rows are read.
+
+        Of ``.npy`` files, shape, dtype and the first rows are checked.
+
+        Raises:
+            FormatError: A file is damaged.
+            SchemaError: A column is missing, or the shape or dtype of an array is wrong.
+        """
+        for path in self.paths:
+            if self.kind == "npy":
+                next(array_batches(open_array(path), str(path), len(self.columns)), None)
+                continue
+            opened = self._opened(path)
+            if opened is not None:
+                self._others(path, opened[1], self._chosen(path, opened[1]))
 
     def batches(self) -> Iterator[SeedBlock]:
         """Read all rows in order.
@@ -272,6 +293,7 @@ class SeedTable:
             if not found:
                 raise SchemaError(
                     f"{path} has no column {' or '.join(map(repr, names))}; its columns are {list(there)}"
+                    f"{_REMEDIES.get(self.columns, '')}"
                 )
             chosen.append(found[0])
         return chosen
@@ -314,7 +336,7 @@ def _as_array(given: Any, where: str) -> Any:
     try:
         return np.asarray(given)
     except ValueError as error:  # rows of different lengths
-        raise SchemaError(f"{where} is no array: {error}") from error
+        raise SchemaError(f"{where} is not an array: {error}") from error
 
 
 def _arrow_of(rows: Any, where: str, first: int) -> pa.Array:
@@ -323,9 +345,7 @@ def _arrow_of(rows: Any, where: str, first: int) -> pa.Array:
     for row, value in enumerate(rows.tolist()):
         is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not (isinstance(value, str | bytes) or (is_integer and -(1 << 63) <= value < 1 << 64)):
-            raise SchemaError(
-                f"{where} row {first + row} is {quoted(value)}; a seed is a string, or an integer of 64 bits"
-            )
+            raise SchemaError(f"{where} row {first + row} is {quoted(value)}; a seed is a string or a 64-bit integer")
     try:
         numbers = any(isinstance(value, int | np.integer) and value >= 1 << 63 for value in rows.tolist())
         return pa.array(rows.tolist(), pa.uint64() if numbers else None)
@@ -383,7 +403,7 @@ def _refuse_nulls(columns: Sequence[pa.Array], names: Sequence[str], place: Call
     for column, name in zip(columns, names, strict=True):
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise SchemaError(f"{place(row)}: {name} is empty; every seed has one")
+            raise SchemaError(f"{place(row)}: {name} is empty; every seed needs one")
 
 
 def _csv_header(path: Path, delimiter: str) -> list[str]:
@@ -516,7 +536,7 @@ def write_seeds(
             num_seeds += len(keys)
             file.write(np.ascontiguousarray(keys, "<i8").data)
         if not num_seeds:
-            raise SettingsError(f"{source} has no rows; name seeds, or leave seeds out to start from every node")
+            raise SettingsError(f"{source} has no rows; give seeds, or leave seeds out to start from every node")
 
 
 def write_numbers(path: Path, numbers: IntArray) -> None:
@@ -590,7 +610,9 @@ def _refuse(group: list[SeedBlock], row: int, keys: IntArray, ends: Sequence[Nod
             raw = batch.columns[column][row].as_py()
             known = (
                 f"its nodes are 0..{nodes.num_nodes - 1}" if nodes.feature is None
-                else f"feature {nodes.feature!r} of none of its {nodes.num_nodes} nodes is that"
+                else f"feature {nodes.feature!r} of its {nodes.num_nodes} nodes does not contain it"
             )  # fmt: skip
-            raise IdRangeError(f"{batch.place(row)}: seed {quoted(raw)} is no {nodes.node_type}; {known}")
+            raise IdRangeError(
+                f"{batch.place(row)}: seed {quoted(raw)} is not a node of type {nodes.node_type}; {known}"
+            )
         row -= len(batch.columns[0])

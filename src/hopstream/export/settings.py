@@ -32,24 +32,24 @@ class ExportSettings(WorkerSettings):
 
     num_shards: int | None = field(
         default=None,
-        metadata={"help": f"files to write; if not given, one per {SEEDS_PER_SHARD} seeds; name@N says it too"},
+        metadata={"help": f"files to write; if not given, one per {SEEDS_PER_SHARD} seeds; name@N sets it too"},
     )
-    file_format: FileFormat = field(default="tfrecord", metadata={"help": "what is written"})
-    compression: Compression = field(default="none", metadata={"help": "how files are compressed"})
+    file_format: FileFormat = field(default="tfrecord", metadata={"help": "format of the files"})
+    compression: Compression = field(default="none", metadata={"help": "compression of the files"})
     subgraph_type: ExportedEdges = field(
         default="directional",
-        metadata={"help": "which edges a subgraph has: those that were drawn, or all between its nodes"},
+        metadata={"help": "edges of a subgraph: the sampled ones, or all between its nodes"},
     )
     rng_seed: int = field(default=0, metadata={"help": "seed of all randomness"})
     split: str | None = field(default=None, metadata={"help": "start from the nodes of this split of the dataset"})
     seed_column: str | None = field(
-        default=None, metadata={"help": "column of the table of seeds that names them; if not given, #id or id"}
+        default=None, metadata={"help": "column with the seeds in the table of seeds; if not given, #id or id"}
     )
     id_feature: str | None = field(
         default=None,
         metadata={
-            "help": "feature that holds raw ids of the nodes to start from, of links also two as source,target; if "
-            "not given, #id or id, and without either seeds are named by their keys"
+            "help": "feature with raw ids of the nodes to start from, for links also two as source,target; if not "
+            "given, #id or id, and without either seeds are keys"
         },
     )
     leave_out: tuple[str, ...] = field(
@@ -61,34 +61,32 @@ class ExportSettings(WorkerSettings):
     labels: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "a feature of the seeds' node set that moves to the readout; of links, a column of the table of "
-            "seeds that is written there, if not given all"
+            "help": "a feature of the seeds' node set that moves to the readout; for links, a column of the table of "
+            "seeds to write there (default: all)"
         },
     )
     link_set: str | None = field(
         default=None,
         metadata={
-            "help": "node set of both ends of links, or two as source,target; if not given, what the schema of a "
-            "unigraph or the spec says"
+            "help": "node set of both ends of links, or two as source,target; if not given, that of the unigraph's "
+            "schema or the spec"
         },
     )
     seed_ids: bool = field(
         default=False,
-        metadata={"help": "also write context/seed_id, and context/sample_id, which is never there twice"},
+        metadata={"help": "also write context/seed_id, and context/sample_id, which is unique"},
     )
     node_ids: bool = field(
         default=False,
         metadata={
-            "help": "also write #id, the raw ids of nodes, where the schema does not declare it; of node sets without "
-            "other features it is always written, as in TF-GNN"
+            "help": "also write #id, the raw ids of nodes, if the schema does not declare it; node sets without other "
+            "features always have it, as in TF-GNN"
         },
     )
-    one_file: bool = field(
-        default=False, metadata={"help": "write one file that is called as out says, without -00000-of-00001"}
-    )
+    one_file: bool = field(default=False, metadata={"help": "write one file named out, without -00000-of-00001"})
     num_threads: int = field(default=1, metadata={"help": "threads of each process, for datasets on other machines"})
     on_dangling: OnDangling = field(
-        default="error", metadata={"help": "of a unigraph: what is done with edges whose ends are no nodes"}
+        default="error", metadata={"help": "of a unigraph: what to do with edges whose ends are not nodes"}
     )
     data_path: str | None = field(
         default=None,
@@ -110,7 +108,7 @@ class ExportSettings(WorkerSettings):
         if self.num_shards is not None:
             check_int("num_shards", self.num_shards, 1, MAX_SHARDS)
             if self.one_file:
-                raise SettingsError(f"one_file is set, and num_shards is {self.num_shards}; leave one of them out")
+                raise SettingsError(f"one_file is set, but num_shards is {self.num_shards}; leave one of them out")
         if self.memory is not None:
             memory_bytes(self.memory)
         check_int("num_threads", self.num_threads, 1, MAX_THREADS)
@@ -182,13 +180,12 @@ class UnigraphSettings(Settings):
         SettingsError: A setting is out of range.
     """
 
-    format: UnigraphFormat = field(default="tfrecord", metadata={"help": "how tables are written"})
-    num_shards: int = field(default=1, metadata={"help": "how many files each table is cut into"})
+    format: UnigraphFormat = field(default="tfrecord", metadata={"help": "format of the tables"})
+    num_shards: int = field(default=1, metadata={"help": "number of files per table"})
     compress: bool = field(default=False, metadata={"help": "compress tfrecord files with gzip"})
     ids: tuple[str, ...] = field(
         default=(),
-        metadata={"help": "a feature that has the raw ids of its node type, as paper.doi; without one they are #id, "
-                  "or else keys"},
+        metadata={"help": "a feature with the raw ids of its node type, as paper.doi; otherwise #id, or else keys"},
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -198,7 +195,7 @@ class UnigraphSettings(Settings):
         if not isinstance(self.num_shards, int) or not 1 <= self.num_shards <= MAX_SHARDS:
             raise SettingsError(f"num_shards is {self.num_shards!r}; wanted 1 to {MAX_SHARDS}")
         if self.compress and self.format != "tfrecord":
-            raise SettingsError(f"compress is for tfrecord, and format is {self.format}; leave it out")
+            raise SettingsError(f"compress is only for tfrecord, and format is {self.format}; leave it out")
         if any("." not in name for name in self.ids):
             raise SettingsError(f"ids is {self.ids!r}; wanted names of features, as paper.doi")
 

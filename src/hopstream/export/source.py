@@ -66,8 +66,8 @@ class ExportSource:
         late = [op.name for op in plan.ops if op.strategy == "last"]
         if self.store is None and late:
             raise SettingsError(
-                f"op {op_name_of(late[0])!r} draws by time, and a unigraph does not say which feature that is; write "
-                "a dataset of it with time_attr='…', and export from that"
+                f"op {op_name_of(late[0])!r} samples by time, but a unigraph does not declare the feature with the "
+                "time; write a dataset of it with time_attr='…', and export from that"
             )
 
     @contextmanager
@@ -120,12 +120,13 @@ def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSou
     schema = None if "://" in located else _unigraph_schema(Path(located))
     if schema is None and "://" not in located and Path(located).is_dir() and not (Path(located) / MANIFEST).is_file():
         raise FormatError(
-            f"{source} is no dataset (it has no {MANIFEST}) and no unigraph (it has no .pbtxt, or a metadata.json "
-            f"beside it); write a dataset of its tables: hopstream partition {source} --direction out --out parts"
+            f"{source} is neither a dataset (it has no {MANIFEST}) nor a unigraph (it has no .pbtxt, or has a "
+            f"metadata.json too); write a dataset of its tables: hopstream partition {source} --direction out --out "
+            "parts"
         )
     if schema is None:
         if tables.data_path is not None:
-            raise SettingsError(f"data_path is for unigraphs, and {source} is none; leave it out")
+            raise SettingsError(f"data_path is only for unigraphs; {source} is not one: leave it out")
         with open_store(located) as store:
             yield ExportSource(
                 located=located, graph_id=store.graph_id, schema=store.schema, store=store, tables=tables

@@ -110,7 +110,7 @@ class StoredIds:
                 lengths = np.diff(block.offsets)
                 if (lengths == 0).any():
                     raise SchemaError(
-                        f"{label} of node {first + int(np.argmin(lengths))} is empty; every node has an id"
+                        f"{label} of node {first + int(np.argmin(lengths))} is empty; every node needs an id"
                     )
                 append_values(values, block.values)
                 append_values(offsets, block.offsets[1:] + end)
@@ -134,7 +134,7 @@ class StoredIds:
         for key in np.flatnonzero(np.isin(hashes, repeated)).tolist() if len(repeated) else ():
             raw = self._strings[key]
             if raw in seen:
-                raise SchemaError(f"{label} is {quoted(raw)} of nodes {seen[raw]} and {key}; raw ids differ")
+                raise SchemaError(f"{label} is {quoted(raw)} of nodes {seen[raw]} and {key}; raw ids must be unique")
             seen[raw] = key
 
 
@@ -332,7 +332,7 @@ def write_unigraph(
     unknown = sorted(fields.keys() - UnigraphSettings.__dataclass_fields__.keys())
     if unknown:
         known = sorted(UnigraphSettings.__dataclass_fields__)
-        raise SettingsError(f"there is no setting {quoted(unknown[0])}; {known_names(unknown[0], known)}")
+        raise SettingsError(f"unknown setting {quoted(unknown[0])}; {known_names(unknown[0], known)}")
     settings = settings or UnigraphSettings(**fields)
     if not isinstance(source, Graph):
         check_apart(out, {"the source": source})
@@ -470,14 +470,16 @@ class _Writing:
         sets = [*schema.nodes, *edge_set_names(schema)]
         for name in sets:
             if AUXILIARY.match(name) and name != CONTEXT:
-                raise SchemaError(f"type {name!r} begins as auxiliary sets of TF-GNN do, which are no part of a graph")
+                raise SchemaError(
+                    f"type {name!r} begins with a character that TF-GNN reserves for auxiliary sets; rename it"
+                )
         entities: list[str | EdgeType] = [*schema.nodes, *schema.edges]
         for entity in entities:
             features = schema.nodes[entity] if isinstance(entity, str) else schema.edges[entity]
             for name, feature in features.items():
                 shown = f"{type_label(entity)}.{name}"
                 if name.startswith("#") and name != ID:
-                    raise SchemaError(f"{shown} begins with #, as columns of ids do; rename it")
+                    raise SchemaError(f"{shown} begins with #, which is reserved for columns of ids; rename it")
                 check_writable(shown, feature, self._settings)
 
     def _find_ids(self) -> dict[str, str]:

@@ -139,7 +139,7 @@ def fingerprint_of(
 def _byte_sum(value: Any) -> ByteSum:
     num_bytes, crc32c = value
     if not 0 <= int(num_bytes) < 1 << 63 or not 0 <= int(crc32c) < 1 << 32:
-        raise ValueError(f"{value!r} is no number of bytes and CRC-32C")
+        raise ValueError(f"{value!r} is not a number of bytes and a CRC-32C")
     return int(num_bytes), int(crc32c)
 
 

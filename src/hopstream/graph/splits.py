@@ -87,14 +87,15 @@ class SplitSettings(Settings):
             self._check_share(name, getattr(self, name))
         shares = [share for share in (self.val, self.test, self.train) if isinstance(share, float)]
         if sum(shares) > 1 + 1e-9:
-            raise SettingsError(f"val {self.val}, test {self.test} and train {self.train} are more than all")
+            raise SettingsError(f"val {self.val}, test {self.test} and train {self.train} add up to more than 1")
         check_int("rng_seed", self.rng_seed, 0, 2**64 - 1)
         names = self.names
         if not isinstance(names, list | tuple) or len(names) != 3 or len(set(names)) != 3:
-            raise SettingsError(f"names is {names!r}; give three, for training, validation and testing")
+            raise SettingsError(f"names is {names!r}; give three distinct names, for training, validation and testing")
         if (self.time_attr is not None) != (self.method == "time"):
             raise SettingsError(
-                f"method is {self.method!r} and time_attr {self.time_attr!r}; 'time' needs it, and only it"
+                f"method is {self.method!r} and time_attr {self.time_attr!r}; give time_attr with method 'time', and "
+                "only then"
             )
 
     def _check_share(self, name: str, share: object) -> None:
@@ -102,9 +103,11 @@ class SplitSettings(Settings):
         if share is None and name == "train":
             return
         if not is_number or not cast(float, share) >= 0 or (isinstance(share, float) and share > 1):
-            raise SettingsError(f"{name} is {share!r}; give a share from 0.0 to 1.0, or how many as an integer")
+            raise SettingsError(f"{name} is {share!r}; give a share from 0.0 to 1.0, or a number as an integer")
         if self.method == "hash" and not isinstance(share, float) and share != 0:
-            raise SettingsError(f"{name} is {share!r}; hashes meet shares only: give a float from 0.0 to 1.0")
+            raise SettingsError(
+                f"{name} is {share!r}; method 'hash' supports only shares: give a float from 0.0 to 1.0"
+            )
 
 
 def split_nodes(graph: Graph, node_type: str | None = None, **options: Unpack[SplitOptions]) -> Graph:
@@ -202,7 +205,7 @@ def split_links(
 def only_of(what: str, given: Any, known: Sequence[Any]) -> Any:
     """Return the given value, or the only known one."""
     if given is None and len(known) != 1:
-        raise SettingsError(f"{what} is not given and the graph has {len(known)}; give one of {known}")
+        raise SettingsError(f"{what} is not given, but the graph has {len(known)}; give one of {known}")
     return known[0] if given is None else given
 
 
@@ -220,7 +223,7 @@ def _places(
     bounds = [round(bound) for bound in _bounds(settings, num_units)]
     if bounds[-1] > num_units:
         raise SettingsError(
-            f"val {settings.val}, test {settings.test} and train {settings.train} ask for {bounds[-1]}; there are "
+            f"val {settings.val}, test {settings.test} and train {settings.train} need {bounds[-1]}; there are "
             f"{num_units} of {label}"
         )
     chosen = (VAL, TEST, TRAIN)
@@ -403,7 +406,7 @@ def hold_out_links(
                 is_reverse,
                 named,
                 "its reverse",
-                "if an edge says nothing of its reverse, give reverse=None",
+                "if the reverse of an edge does not imply the edge, give reverse=None",
             )
         is_kept[reverse] = is_kept.get(reverse, np.True_) & ~is_reverse
     is_supervision = _is_in(num_edges, list(named.values()))
@@ -431,7 +434,7 @@ def _checked_types(graph: Graph, edge_type: EdgeType, given: Any, reverse: EdgeT
             f"supervision_type is {given!r}; give an edge type from {ends[0]!r} to {ends[1]!r}, as {edge_type!r} is"
         )
     if given in graph.edges:
-        raise SettingsError(f"supervision_type {given!r} is there already; give another name")
+        raise SettingsError(f"supervision_type {given!r} exists already; give another name")
     if reverse is not None and (reverse[2], reverse[0]) != ends:
         raise SettingsError(
             f"reverse {reverse!r} does not lead back from {ends[1]!r} to {ends[0]!r}, so it holds no reverses"
@@ -479,8 +482,8 @@ def _refuse_torn(
         torn = keys[is_partner[keys] & ~is_held[keys]]
         if len(torn):
             raise SettingsError(
-                f"edge {int(torn[0])} of {type_label(edge_type)} is in split {name!r} and {partner} is held out; split "
-                f"by pair, so that both are in one split: split_links(…, by='pair'); or {otherwise}"
+                f"edge {int(torn[0])} of {type_label(edge_type)} is in split {name!r}, but {partner} is held out; use "
+                f"split_links(…, by='pair'), which puts both into one split, or {otherwise}"
             )
 
 

@@ -17,8 +17,8 @@ from hopstream.uris import local_path
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
 READABLE = (
-    "an .npz file, a .json file that describes tables or a chunked graph, a folder with metadata.json, the .pbtxt of a "
-    "unigraph or its folder, an edge list (.txt, .tsv, .csv, .edgelist, .edges), a folder of OGB's, or a PyG Data or "
+    "an .npz file, a .json file that describes tables or a chunked graph, a folder with metadata.json, the .pbtxt of "
+    "a unigraph or its folder, an edge list (.txt, .tsv, .csv, .edgelist, .edges), an OGB folder, or a PyG Data or "
     "HeteroData"
 )
 
@@ -83,7 +83,7 @@ def _read_file(path: Path, options: dict[str, object]) -> Graph:
         check_options("edge lists", options, OPTIONS)
         return graph_from_edge_list(path, **options)  # type: ignore[arg-type]
     remedy = "; hopstream.read_graph reads PyG's .pt" if path.suffix == ".pt" else ""
-    raise FormatError(f"{path} is not read; a graph is read from {READABLE}{remedy}")
+    raise FormatError(f"{path} is not a known source; a graph is read from {READABLE}{remedy}")
 
 
 def _is_ogb_folder(path: Path) -> bool:
@@ -126,5 +126,6 @@ def check_options(kind: str, options: Mapping[str, object], known: Collection[st
 def _refuse_options(options: dict[str, object], kind: str) -> None:
     if options:
         raise SettingsError(
-            f"{kind} have no option {sorted(options)[0]!r}; only tables, .npz files, edge lists and OGB's have any"
+            f"{kind} have no option {sorted(options)[0]!r}; only tables, .npz files, edge lists and OGB folders have "
+            "options"
         )

@@ -85,7 +85,7 @@ class ValueCounts:
             told = sum(self._footer.row_group(group).column(leaf).num_values for group in row_groups)
             if count != told:
                 got = f"{shown} has {count} values in column {name!r}"
-                raise FormatError(f"{got}; its footer says {told}: the file is damaged")
+                raise FormatError(f"{got}, but its footer says {told}; the file is damaged: copy it again")
 
 
 def _num_leaves(arrow_type: pa.DataType) -> int:

@@ -26,15 +26,13 @@ class ChunkSettings(Settings):
         SettingsError: A setting is out of its range.
     """
 
-    num_chunks: int = field(
-        default=4, metadata={"help": "how many files each table is cut into", "aliases": ("--num-chunks",)}
-    )
+    num_chunks: int = field(default=4, metadata={"help": "number of files per table", "aliases": ("--num-chunks",)})
     edges_format: EdgesFormat = field(default="csv", metadata={"help": "how edges are written"})
     data_format: DataFormat = field(default="numpy", metadata={"help": "how features are written"})
     vector_rows: bool = field(
         default=False, metadata={"help": "parquet features: one column of lists, not one column per dimension"}
     )
-    delimiter: str = field(default=DELIMITER, metadata={"help": "what stands between the two keys on a line of csv"})
+    delimiter: str = field(default=DELIMITER, metadata={"help": "separator of the two keys on a line of csv"})
     leave_out: tuple[str, ...] = field(
         default=(), metadata={"help": "a feature not to write, as paper.title or author__writes__paper.note"}
     )
@@ -47,7 +45,7 @@ class ChunkSettings(Settings):
             if getattr(self, name) not in known:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; wanted one of {', '.join(known)}")
         if self.vector_rows and self.data_format != "parquet":
-            raise SettingsError(f"vector_rows is for parquet, and data_format is {self.data_format}; leave it out")
+            raise SettingsError(f"vector_rows is only for parquet, and data_format is {self.data_format}; leave it out")
         try:
             check_delimiter("delimiter", self.delimiter)
         except SchemaError as error:
@@ -64,4 +62,4 @@ def check_delimiter(where: str, delimiter: object) -> None:
     """
     is_character = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()
     if not is_character or delimiter in REFUSED_DELIMITERS:
-        raise SchemaError(f"{where} is {delimiter!r}; wanted one ASCII character that is no digit, sign or quote")
+        raise SchemaError(f"{where} is {delimiter!r}; wanted one ASCII character other than a digit, sign or quote")

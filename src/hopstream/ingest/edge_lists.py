@@ -125,8 +125,8 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
     with open_text(path) as file:
         if file.read(len(MATRIX_MARKET)) == MATRIX_MARKET:
             raise FormatError(
-                f"{path} is a Matrix Market file, whose numbers begin with 1; give hopstream.graph.graph_from_scipy "
-                "what scipy.io.mmread reads of it"
+                f"{path} is a Matrix Market file, which counts from 1; read it with scipy.io.mmread and "
+                "hopstream.graph.graph_from_scipy"
             )
         file.seek(0)
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -134,7 +134,7 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
         file.seek(0)
         lines = [line for _, line in islice(_lines_of(file), 2)]
     if not lines:
-        raise SchemaError(f"{path} has no line that is no comment; wanted an edge on each line")
+        raise SchemaError(f"{path} has only comment lines; wanted an edge on each line")
     first = lines[0].decode("utf-8", errors="replace").strip("\r\n")
     chosen = _delimiter_of(first) if delimiter is None else delimiter
     if not chosen:
@@ -143,9 +143,9 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
     is_header = _is_header(path, cells, are_raw=are_raw) if has_header is None else has_header
     if re.search(r"[\s,;|]\{.*\}\s*$", first if not is_header else ""):
         raise SchemaError(
-            f"{path} has a dict behind its edges, as networkx.write_edgelist writes them; read it with "
-            "networkx.read_edgelist and hopstream.graph.graph_from_networkx, or write it with data=False or "
-            "data=['weight']"
+            f"{path} has a dict after each edge, as networkx.write_edgelist writes by default; write it with "
+            "data=False or data=['weight'], or read it with networkx.read_edgelist and "
+            "hopstream.graph.graph_from_networkx"
         )
     return EdgeListText(path=path, delimiter=chosen, header=tuple(cells[0]) if is_header else None)
 
@@ -276,8 +276,8 @@ def _is_header(path: Path, rows: Sequence[list[str]], *, are_raw: bool) -> bool:
         return False
     if are_raw:
         raise SchemaError(
-            f"{path} has {ends} in its first line and integers in the next: tell with has_header=True or False whether "
-            "the first names the columns"
+            f"{path} has {ends} in its first line and integers in the second; give has_header=True if the first line "
+            "names the columns, else has_header=False"
         )
     return True
 
@@ -331,7 +331,7 @@ def graph_from_edge_list(
     if ids not in ("keys", "raw"):
         raise SettingsError(f"ids is {ids!r}; it must be keys or raw")
     if ids == "raw" and num_nodes is not None:
-        raise SettingsError("num_nodes is given and ids is raw: nodes are those that edges name; leave it out")
+        raise SettingsError("num_nodes is given and ids is raw, so the edges determine the nodes; leave it out")
     if isinstance(columns, str):
         raise SettingsError(f"columns is {columns!r}; wanted a list of names")
     if has_header is not None and not isinstance(has_header, bool):
@@ -396,7 +396,8 @@ def _read(text: EdgeListText, as_text: set[int]) -> pa.Table:
         raise FormatError(f"{text.path} cannot be read as an edge list ({error})") from error
     if table.num_columns < 2:
         raise SchemaError(
-            f"{text.path} has one column between {text.delimiter!r}; give the delimiter of source and target"
+            f"{text.path} has one column with delimiter {text.delimiter!r}; give the delimiter between source and "
+            "target"
         )
     _refuse_joined_lines(text, table)
     if text.header is not None and len(text.header) != table.num_columns:
@@ -461,8 +462,8 @@ def _refuse_rounded(text: EdgeListText, name: str, column: pa.ChunkedArray, plac
     found = text.line_where(lambda cells: is_integer(cells[place]) and abs(int(cells[place])) > MAX_INTEGER)
     if found is not None:
         raise SchemaError(
-            f"{text.path}: column {name!r} in line {found[0]} is {found[1][place]}, which is no integer of 64 bits and "
-            "would be rounded; leave the column out, or write a letter before its numbers to keep them as text"
+            f"{text.path}: column {name!r} in line {found[0]} is {found[1][place]}, which exceeds 64 bits and would be "
+            "rounded; leave the column out, or write a letter before its numbers to keep them as text"
         )
 
 
@@ -474,8 +475,8 @@ def _refuse_comments(text: EdgeListText, table: pa.Table) -> None:
         if row >= 0:
             found = text.line_where(lambda cells: cells[0].startswith(("#", "%")))
             raise SchemaError(
-                f"{text.path}: line {found[0] if found else row} starts with {quoted(first[row].as_py()[0])}, as "
-                "comments do, and comments are read at the begin alone; remove the line"
+                f"{text.path}: line {found[0] if found else row} starts with {quoted(first[row].as_py()[0])}, like a "
+                "comment, but comments are allowed only at the beginning; remove the line"
             )
 
 
@@ -495,21 +496,20 @@ def _value_names(text: EdgeListText, rest: Sequence[pa.ChunkedArray], columns: S
         if "" in names or repeated:
             raise SchemaError(
                 f"{text.path} has the header {list(text.header)}, in which "
-                f"{f'{repeated[0]!r} is there twice' if repeated and repeated[0] else 'a column has no name'}; name "
-                "each column (pandas: to_csv(index=False))"
+                f"{f'{repeated[0]!r} occurs twice' if repeated and repeated[0] else 'a column has no name'}; name "
+                "each column once (pandas: to_csv(index=False))"
             )
         return names
     if num_values == 1 and not columns:
         if pa.types.is_string(rest[0].type) and len(rest[0]):
             raise SchemaError(
-                f"{text.path} has a column of text after source and target, {quoted(rest[0][0].as_py())} and others, "
-                "which is no weight; give a name for it, or, where the columns are in another order, a header that "
-                "names them"
+                f"{text.path} has a text column after source and target ({quoted(rest[0][0].as_py())}, …), which "
+                "cannot be a weight; name it with columns, or give a header if the columns are in another order"
             )
         return [WEIGHT]
     if len(columns) != num_values or len(set(columns)) != num_values:
         raise SchemaError(
-            f"{text.path} has {num_values} columns after source and target, and columns names {list(columns)}; give a "
+            f"{text.path} has {num_values} columns after source and target, but columns is {list(columns)}; give a "
             "name for each with columns"
         )
     return list(columns)
@@ -529,8 +529,8 @@ def _keys(
             found = text.line_where(lambda cells, place=place: not _is_key(cells[place]))  # type: ignore[misc]
             where = f"in line {found[0]} {quoted(found[1][place])}" if found else f"as {column.type}"
             raise SchemaError(
-                f"{text.path}: {what} is no integer of 64 bits {where}; keys are integers: give ids='raw' for other "
-                "names, or has_header=True where the first line names columns"
+                f"{text.path}: {what} is not a 64-bit integer {where}; keys are integers: give ids='raw' for other "
+                "names, or has_header=True if the first line names columns"
             )
     source, target = (column.to_numpy() for column in pair)
     most = MAX_INTEGER if num_nodes is None else num_nodes - 1
@@ -544,9 +544,9 @@ def _keys(
     if num_nodes is None and largest >= max(NODES_ALWAYS, MOST_NODES_PER_EDGE * len(source)):
         found = text.line_where(lambda cells: str(largest) in cells)
         raise SchemaError(
-            f"{text.path}: the id {largest}{f' in line {found[0]}' if found else ''} makes {largest + 1} nodes of "
-            f"{len(source)} edges, as ids are keys, 0..n-1; give ids='raw' where they are names, or num_nodes where "
-            "so many nodes are meant"
+            f"{text.path}: the id {largest}{f' in line {found[0]}' if found else ''} implies {largest + 1} nodes for "
+            f"{len(source)} edges, because ids are read as keys 0..n-1; give ids='raw' if the ids are names, or "
+            "num_nodes if the graph has that many nodes"
         )
     return source, target
 

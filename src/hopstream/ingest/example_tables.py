@@ -117,7 +117,7 @@ def _reading(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno:  # missing file or no permission: not damage
             raise
         what = " ".join(str(error).split())
-        raise FormatError(f"{path} cannot be read as Parquet; it may be damaged or cut off ({what})") from error
+        raise FormatError(f"{path} cannot be read as Parquet; it may be damaged or truncated ({what})") from error
 
 
 def _group_rows(path: Path) -> list[int]:

@@ -67,7 +67,9 @@ def graph_from_arrays(
             ),
         )
     if isinstance(num_nodes, Mapping):
-        raise SchemaError("num_nodes is given by type and edges are not; give edges as {(source, relation, target): …}")
+        raise SchemaError(
+            "num_nodes is given by type, but edges are not; give edges as {(source, relation, target): …}"
+        )
     return _typed_graph(
         {EDGE: edges},
         {} if num_nodes is None else {NODE: num_nodes},
@@ -158,7 +160,7 @@ def _as_split(entity: str | EdgeType, name: str, value: ColumnLike) -> Column:
     if array.dtype != np.bool_:
         return as_keys(value, where)
     if array.ndim != 1:
-        raise SchemaError(f"{where} is bool{list(array.shape)}; a mask is of one dimension: choose one column of it")
+        raise SchemaError(f"{where} is bool{list(array.shape)}; a mask has one dimension: choose one of its columns")
     return array
 
 
@@ -177,7 +179,7 @@ def _split_keys(where: str, array: Column, num_rows: int, what: str = "node") ->
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
         is_mask = len(keys) == num_rows and int(keys[-1]) <= 1
-        remedy = ", a row for each; a mask is bool: use astype(bool)" if is_mask else ""
+        remedy = ", one value per row; if it is a mask, use astype(bool)" if is_mask else ""
         raise SchemaError(f"{where} names {what} {int(repeated[0])} twice{remedy}")
     return keys
 
@@ -218,7 +220,7 @@ def _as_count(node_type: str, declared: int) -> int:
 
 def _by_type(num_nodes: Mapping[str, int] | int | None, name: str) -> Mapping[str, int]:
     if num_nodes is not None and not isinstance(num_nodes, Mapping):
-        raise SchemaError(f"{name} is {num_nodes!r} and edges are given by type; give {{node type: number}}")
+        raise SchemaError(f"{name} is {num_nodes!r}, but edges are given by type; give {{node type: number}}")
     return num_nodes or {}
 
 
@@ -226,7 +228,7 @@ def _columns_by_type(columns: Mapping[str, object] | Mapping[EdgeType, object] |
     for entity, named in (columns or {}).items():
         if not isinstance(named, Mapping):
             raise SchemaError(
-                f"{name}[{entity!r}] is {type(named).__name__}; as edges are given by type, so are {name}"
+                f"{name}[{entity!r}] is {type(named).__name__}; edges are given by type, so give {name} by type too"
             )
     return columns or {}
 
@@ -235,7 +237,7 @@ def _untyped(columns: object, name: str) -> Columns:
     found = cast(Columns, columns or {})
     for key, value in found.items():
         if isinstance(value, Mapping):
-            raise SchemaError(f"{name}[{key!r}] is given by type and edges are not; give edges by type too")
+            raise SchemaError(f"{name}[{key!r}] is given by type, but edges are not; give edges by type too")
     return found
 
 

@@ -105,7 +105,9 @@ def _typed_graph(attributes: Mapping[str, Attributes], splits: Mapping[str, Mapp
     nodes = {entity: named for entity, named in attributes.items() if not _is_edge_label(entity)}
     for entity, named in nodes.items():
         if "edge_index" in named:
-            raise SchemaError(f"{entity}/edge_index: {entity!r} is no edge type; name it source__relation__destination")
+            raise SchemaError(
+                f"{entity}/edge_index: {entity!r} is not an edge type; name it source__relation__destination"
+            )
     edge_splits = {edge_type: splits[label] for edge_type in edges if splits[label := type_label(edge_type)]}
     node_splits = {entity: splits[entity] for entity in nodes if splits[entity]}
     return graph_from_typed_attributes(nodes, edges, node_splits, edge_splits)
@@ -126,7 +128,7 @@ def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[st
             unused += [text for file_name, text in shown.items() if file_name in (full, full + VALUES, full + TEXT)]
     if unused:
         raise SchemaError(
-            f"{path}: {', '.join(sorted(unused))} fit neither nodes nor edges; wanted a row per node or edge, "
+            f"{path}: {', '.join(sorted(unused))} match neither nodes nor edges; wanted a row per node or edge, "
             f"edge_index, or {', '.join(SPLIT_MASKS)}; rename them, or leave them out with ignore=[names] or "
             "ignore='all'"
         )
@@ -181,7 +183,7 @@ def load_arrays(path: Path) -> dict[str, Array]:
 
 def _load_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     if not info.filename.endswith(".npy"):
-        raise FormatError(f"{path} holds {info.filename!r}, which is no .npy array")
+        raise FormatError(f"{path} holds {info.filename!r}, which is not a .npy array")
     with archive.open(info) as file:
         shape, _, dtype = read_header(file)
         wanted = file.tell() + math.prod(shape) * dtype.itemsize
@@ -200,7 +202,7 @@ def _joined(where: str, group: Mapping[str, Array]) -> Attributes:
         stem, dot, ending = name.rpartition(".")
         if dot + ending in (VALUES, TEXT):
             if stem + OFFSETS not in group or stem in group:
-                raise FormatError(f"{where}/{name} needs {stem}{OFFSETS} beside it, and no {stem}")
+                raise FormatError(f"{where}/{name} needs {stem}{OFFSETS} too, and must not have {stem}")
             found[stem] = RaggedArray(array, group[stem + OFFSETS], is_string=dot + ending == TEXT)
         elif dot + ending != OFFSETS or not {stem + VALUES, stem + TEXT} & group.keys():
             found[name] = array
@@ -215,7 +217,7 @@ def _taken_apart(label: str, features: Mapping[str, Column]) -> dict[str, Array]
     }
     if refused:
         raise SchemaError(
-            f"features {sorted(refused)} of {label} have names that .npz gives another meaning; rename them"
+            f"features {sorted(refused)} of {label} have names with another meaning in .npz files; rename them"
         )
     arrays: dict[str, Array] = {}
     for name, column in features.items():
@@ -233,5 +235,5 @@ def _is_edge_label(entity: str) -> bool:
 def _check_label(label: str, *, is_edge: bool) -> None:
     if "/" in label or not label or is_edge != _is_edge_label(label):
         raise SchemaError(
-            f"type {label!r} cannot be told from another in an .npz file; names must not hold '/' or '__'"
+            f"the name of type {label!r} is ambiguous in an .npz file; names must not contain '/' or '__'"
         )

@@ -64,7 +64,9 @@ def graph_from_ogb(
     """
     if isinstance(graph, tuple):
         if len(graph) != 2 or labels is not None:
-            raise SchemaError("graph is a tuple; give dataset[0], the pair of a graph and its labels, or the two apart")
+            raise SchemaError(
+                "graph is a tuple; give dataset[0], the pair of a graph and its labels, or both separately"
+            )
         graph, labels = graph
     if not isinstance(graph, Mapping):
         raise SchemaError(f"graph is {type(graph).__name__}; wanted a dict with edge_index or edge_index_dict")
@@ -83,7 +85,7 @@ def graph_from_ogb(
             _put(edge_features, name.removeprefix(EDGE_PREFIX), _by_type(key, value, EDGE, is_typed))
         else:
             raise SchemaError(
-                f"graph has {key!r}, which is neither of nodes (node_…) nor of edges (edge_…); leave it out"
+                f"graph has {key!r}, which is for neither nodes (node_…) nor edges (edge_…); leave it out"
             )
     if labels is not None:
         _put(node_features, label_name, _by_type("labels", labels, NODE, is_typed))
@@ -118,7 +120,7 @@ def _put(features: dict[Any, dict[str, ColumnLike]], name: str, columns: Mapping
         if column is None:
             continue
         if name in features.setdefault(entity, {}):
-            raise SchemaError(f"{entity!r} has two features that would be called {name!r}; give another label_name")
+            raise SchemaError(f"{entity!r} has two features named {name!r}; give another label_name")
         array = as_array(column, f"{entity}.{name}")
         features[entity][name] = array.reshape(-1) if name != "feat" and array.shape[1:] == (1,) else array
 
@@ -128,7 +130,7 @@ def _splits(split_idx: Any, is_typed: bool) -> dict[str, dict[str, ColumnLike]]:
     for name, value in (split_idx or {}).items():
         for node_type, keys in _by_type(f"split_idx[{name!r}]", value, NODE, is_typed).items():
             if isinstance(keys, Mapping):
-                raise SchemaError(f"split_idx[{name!r}] holds {sorted(keys)}; splits of links are given to split_links")
+                raise SchemaError(f"split_idx[{name!r}] holds {sorted(keys)}; for splits of links use split_links")
             found: IntArray = as_keys(keys, f"split {name!r} of {node_type!r}")
             splits.setdefault(node_type, {})[SPLITS.get(name, name)] = found
     return splits
@@ -172,7 +174,9 @@ def read_texts(path: Path, num_columns: int) -> list[EdgeType]:
     if table.num_columns != num_columns:
         raise SchemaError(f"{path} has {table.num_columns} columns; wanted source, relation, target")
     if any(mark in name for column in table.columns for name in column.to_pylist() for mark in ("/", "\\", "\0")):
-        raise FormatError(f"{path} has a type with a slash in its name; folders are called by these names")
+        raise FormatError(
+            f"{path} has a type with a slash in its name, which is also the name of a folder; rename the type"
+        )
     heads, relations, tails = (column.to_pylist() for column in table.columns)
     return list(zip(heads, relations, tails, strict=True))
 
@@ -181,7 +185,7 @@ def read_named_row(path: Path) -> dict[str, Any]:
     """Read the only row of a table as a dict by the names in the header."""
     table = _csv(path, [])
     if table.num_rows != 1:
-        raise SchemaError(f"{path} has {table.num_rows} rows; one graph is read, of one row")
+        raise SchemaError(f"{path} has {table.num_rows} rows, one per graph; only folders of one graph can be read")
     return {name: column[0].as_py() for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
@@ -243,10 +247,12 @@ def read_ogb_folder(
         raise SettingsError(f"inverse_edges is {inverse_edges!r}; wanted True, False or None")
     if _is_mapped(root):
         if split is not None or inverse_edges is not None:
-            raise SettingsError(f"{root} has the layout of MAG240M, which knows neither split nor inverse_edges")
+            raise SettingsError(
+                f"{root} has the layout of MAG240M, which supports neither split nor inverse_edges; leave them out"
+            )
         return _read_mapped(root, dict(num_nodes or {}), read_torch)
     if num_nodes is not None:
-        raise SettingsError(f"num_nodes is given, and {root} says how many nodes there are; leave it out")
+        raise SettingsError(f"num_nodes is given, but {root} has the number of nodes; leave num_nodes out")
     graph, labels = _read_raw(root)
     if inverse_edges is None and (raw / PLAIN_CSV).is_file():
         inverse_edges = _has_inverses_by_name(root)
@@ -265,8 +271,8 @@ def _read_raw(root: Path) -> tuple[dict[str, Any], Any]:
     for name, read in readers.items():
         if (raw / name).is_file():
             return read(raw)
-    raise FormatError(f"{root} is no folder of OGB's: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, "
-                      f"raw/{PLAIN_NPZ}, raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
+    raise FormatError(f"{root} is not an OGB folder: it has neither raw/{PLAIN_CSV}, raw/{TYPED_CSV}, raw/{PLAIN_NPZ}, "
+        f"raw/{TYPED_NPZ} nor MAG240M's processed/")  # fmt: skip
 
 
 def find_split(root: Path, split: str | None) -> Path | None:
@@ -283,9 +289,9 @@ def find_split(root: Path, split: str | None) -> Path | None:
     if split is None:
         raise SettingsError(f"{parent} has the splits {', '.join(found)}; choose one of them: split={found[0]!r}")
     if split not in found:
-        remedy = f"give one of these, {', '.join(found)}" if found else "leave it out"
+        remedy = f"give one of {', '.join(found)}" if found else "leave it out"
         raise SettingsError(
-            f"split is {split!r}, and {parent} has {'none of this name' if found else 'none'}; {remedy}"
+            f"split is {split!r}, and {parent} has {'no split of this name' if found else 'no splits'}; {remedy}"
         )
     return parent / split
 
@@ -304,8 +310,8 @@ def _has_inverses_by_name(root: Path) -> bool:
             return INVERSES_OF[name]
     once = ", ".join(name for name, is_held_once in INVERSES_OF.items() if is_held_once)
     raise SettingsError(
-        f"{root} is called by no name of OGB's, which says whether the reverses of edges are to be added, as they are "
-        f"for {once}; give inverse_edges=True to add them, or inverse_edges=False where every edge is in the files"
+        f"the name of {root} is not a name of OGB's, so it is unknown whether to add reverse edges (OGB adds them for "
+        f"{once}); give inverse_edges=True to add them, or inverse_edges=False if the files hold every edge"
     )
 
 
@@ -335,7 +341,7 @@ def _read_typed_csv(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]
     for node_type in node_types:
         feat = raw / "node-feat" / node_type / "node-feat.csv.gz"
         if having.get(node_type) is True and not feat.is_file():
-            raise FormatError(f"{feat} is missing, and {with_feat.name} says it is there; download the dataset again")
+            raise FormatError(f"{feat} is missing, but {with_feat.name} lists it; download the dataset again")
         for name, array in _tables(raw / "node-feat" / node_type, ("node",)):
             graph.setdefault(f"{name}_dict", {})[node_type] = array
     for edge_type, folder in folders.items():
@@ -390,9 +396,7 @@ def _read_typed_npz(raw: Path) -> tuple[dict[str, Any], dict[str, Array] | None]
     for label, num_edges in load_arrays(counted).items() if counted.is_file() else ():
         edge_type = _edge_type_of(counted, label)
         if edge_type not in graph["edge_index_dict"]:
-            raise SchemaError(
-                f"{counted} counts edges of {edge_type}, of which {TYPED_NPZ} has none; download it again"
-            )
+            raise SchemaError(f"{counted} counts edges of {edge_type}, but {TYPED_NPZ} has none; download it again")
         _check_count(counted, num_edges, raw / TYPED_NPZ, graph["edge_index_dict"][edge_type])
     return graph, labels
 
@@ -406,7 +410,7 @@ def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | 
     meta = root / "meta.pt"
     if not num_nodes:
         if not meta.is_file():
-            raise SettingsError(f"{meta} is not there; give num_nodes, how many nodes each type has")
+            raise SettingsError(f"{meta} is missing; give num_nodes, the number of nodes of each type")
         num_nodes = {t: int(n) for t, n in _read_pt(meta, read_torch).items() if t != "num_classes"}
     graph: dict[str, Any] = {"num_nodes_dict": num_nodes, "edge_index_dict": {}}
     for folder in sorted(path for path in (root / "processed").iterdir() if path.is_dir()):
@@ -415,7 +419,7 @@ def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | 
         for path in sorted(folder.glob("*.npy")):
             kind = "edge_" if is_edges else "node_"
             if not path.stem.startswith(kind):
-                raise FormatError(f"{path} is none of OGB's files; wanted {kind}<name>.npy")
+                raise FormatError(f"{path} is not a file of OGB's; wanted {kind}<name>.npy")
             graph.setdefault(f"{path.stem}_dict", {})[entity] = open_array(path)
     _check_types(meta, num_nodes, graph["edge_index_dict"])
     split, splits = root / "split_dict.pt", None
@@ -445,7 +449,7 @@ def _split_tables(folder: Path) -> dict[str, Array]:
     if missing:
         there = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ""
         raise FormatError(
-            f"{folder} has {there or 'nothing'}, and not {', '.join(missing)}; download the dataset again, choose "
+            f"{folder} has {there or 'nothing'} but lacks {', '.join(missing)}; download the dataset again, choose "
             "another split with split=, or move the folder away to read the graph without splits"
         )
     return {name: _keys(path) for name, path in paths.items()}
@@ -463,7 +467,10 @@ def _read_pt(path: Path, read_torch: ReadTorch | None) -> dict[str, Any]:
 def _add_inverses(graph: dict[str, Any]) -> None:
     """Insert the reverse of each edge after it, with the same features."""
     if "edge_index_dict" in graph:
-        raise SettingsError("inverse_edges is for graphs of one edge type; reverses of others are of other types")
+        raise SettingsError(
+            "inverse_edges applies to graphs of one edge type only; with several, reverses have an edge type of "
+            "their own: leave it out"
+        )
     for name, array in graph.items():
         if name == "edge_index":
             graph[name] = np.stack([array, array[::-1]], axis=2).reshape(2, -1)
@@ -498,10 +505,10 @@ def _only_count(path: Path) -> int:
 
 def _one_count(path: Path, counts: Array) -> int:
     if counts.size != 1:
-        raise SchemaError(f"{path} counts what {counts.size} graphs have; one graph is read")
+        raise SchemaError(f"{path} has counts of {counts.size} graphs; only folders of one graph can be read")
     count = counts.reshape(-1)[0]
     if counts.dtype.kind not in "iuf" or not count >= 0 or count != int(count):
-        raise SchemaError(f"{path} says {count}; wanted how many there are")
+        raise SchemaError(f"{path} has {count}; wanted a count")
     return int(count)
 
 
@@ -512,8 +519,8 @@ def _check_types(
     for node_type in (*(end for source, _, target in edge_types for end in (source, target)), *others):
         if node_type not in num_nodes:
             raise SchemaError(
-                f"{counted} (or num_nodes) counts nodes of {sorted(num_nodes)}, and not of {node_type!r}, which other "
-                "files name"
+                f"{counted} (or num_nodes) counts nodes of {sorted(num_nodes)}, but not of {node_type!r}, which other "
+                "files have"
             )
 
 
@@ -528,7 +535,7 @@ def _check_count(counted: Path, counts: Array, held: Path, edge_index: Array) ->
     wanted = _one_count(counted, counts)
     if edge_index.ndim == 2 and edge_index.shape[1] != wanted:
         raise SchemaError(
-            f"{held} has {edge_index.shape[1]} edges, and {counted.name} says {wanted}; download the dataset again"
+            f"{held} has {edge_index.shape[1]} edges, but {counted.name} says {wanted}; download the dataset again"
         )
 
 

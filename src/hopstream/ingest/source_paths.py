@@ -68,7 +68,7 @@ def refuse_partitions(path: Path) -> None:
         raise FormatError(f"{path} holds PyG's partitions; hopstream.compat.pyg.read_partitions reads them")
     if (config := dgl_config_of(path)) is not None:
         raise FormatError(
-            f"{config} is of DGL's partitions; hopstream.compat.dgl.distributed.read_partitions reads them"
+            f"{config} describes DGL's partitions; hopstream.compat.dgl.distributed.read_partitions reads them"
         )
 
 
@@ -100,7 +100,7 @@ def check_data_path(path: Path, data_path: str | None) -> None:
         SettingsError: A folder is given, and ``path`` is not a unigraph's schema.
     """
     if data_path is not None and not is_unigraph(path):
-        raise SettingsError(f"data_path is for unigraphs, and {path} is none; leave it out")
+        raise SettingsError(f"data_path is only for unigraphs; {path} is not one: leave it out")
 
 
 def read_metadata(path: Path, data_path: str | None = None) -> TablesMetadata:
@@ -151,7 +151,7 @@ def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathL
             how = f"which holds {path}, {what}"
         else:
             continue
-        raise SettingsError(f"{name} is {out}, {how}; give a folder beside what is read")
+        raise SettingsError(f"{name} is {out}, {how}; give a folder apart from the input")
 
 
 def _folder_of_pieces(path: Path) -> Path | None:

@@ -74,7 +74,7 @@ def _check_settings(scale: int, edges_per_node: int, num_features: int, num_clas
         raise SettingsError(f"scale is {scale}; scales are 0..{MAX_SCALE}")
     for name, count in (("edges_per_node", edges_per_node), ("num_features", num_features)):
         if count < 0:
-            raise SettingsError(f"{name} is {count}; it counts things, so it is at least 0")
+            raise SettingsError(f"{name} is {count}; wanted 0 or more")
     if not 0 <= num_classes <= 1 << scale:
         raise SettingsError(f"num_classes is {num_classes}; a graph of {1 << scale} nodes has 0..{1 << scale} classes")
 

@@ -146,7 +146,7 @@ def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetada
 
 def not_integers_error(label: str, node_type: str) -> SchemaError:
     """Build the error for edge ends that are not integers although the node type declares integer raw ids."""
-    return SchemaError(f"{label} holds raw ids that are no integers, as {node_type}.id.dtype has them")
+    return SchemaError(f"{label} has raw ids that are not integers, but {node_type}.id.dtype is int64")
 
 
 def node_raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
@@ -322,7 +322,7 @@ class TableSettings(Settings):
             raise SettingsError(f"keep_raw_ids is {self.keep_raw_ids!r}; wanted True or False")
         if self.data_path is not None:
             if not isinstance(self.data_path, str | os.PathLike) or not local_path(self.data_path).is_dir():
-                raise SettingsError(f"data_path is {self.data_path!r}; wanted a folder that is there")
+                raise SettingsError(f"data_path is {self.data_path!r}; wanted an existing folder")
             # Workers may have another working directory.
             object.__setattr__(self, "data_path", str(Path(self.data_path).absolute()))
 

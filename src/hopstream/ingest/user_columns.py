@@ -61,8 +61,8 @@ def check_batch_names(features: Mapping[str | EdgeType, Iterable[str]], *, is_ex
         attached += [f"{type_label(entity)}.{name}" for name in (*hidden, *some)]
     if attached:
         LOG.warning(
-            "features %s have names that loaders attach to PyG batches, and those loaders refuse them; leave them out "
-            "with node_features or edge_features of the loader, or use collate='numpy'",
+            "features %s have the names of attributes of PyG batches, so loaders of these batches refuse them; leave "
+            "them out with node_features or edge_features of the loader, or use collate='numpy'",
             ", ".join(attached),
         )
 
@@ -166,7 +166,7 @@ def as_array(value: object, where: str) -> Array:
     if hasattr(value, "__array__"):
         return np.asarray(value)
     if hasattr(value, "tocoo"):
-        raise SchemaError(f"{where} is a sparse matrix; hopstream.graph.graph_from_scipy makes a graph of such")
+        raise SchemaError(f"{where} is a sparse matrix; make a graph of it with hopstream.graph.graph_from_scipy")
     raise SchemaError(
         f"{where} is {type(value).__name__}; give an array, a tensor, a RaggedArray, or a list of strings or arrays"
     )
@@ -248,12 +248,12 @@ def _array_of_list(values: Sequence[Any], where: str) -> Array:
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
-        raise SchemaError(f"{where} is a list that makes no array ({error})") from error
+        raise SchemaError(f"{where} is a list that is not an array ({error})") from error
     if array.dtype == np.float64 and values and all(isinstance(value, int | np.integer) for value in values):
         try:  # numpy makes floats of integers if one is above 2**63, and would round them
             return np.array([int(value) for value in values], np.uint64)
         except OverflowError as error:
-            raise SchemaError(f"{where} has integers that neither int64 nor uint64 holds all of") from error
+            raise SchemaError(f"{where} has integers that fit neither int64 nor uint64") from error
     if array.dtype.kind not in "biufc":
         row = next((i for i, v in enumerate(values) if np.ndim(v) or np.asarray(v).dtype.kind not in "biufc"), 0)
         raise SchemaError(f"{where}: row {row} is {type(values[row]).__name__} {quoted(values[row])}, not a number")

@@ -167,9 +167,9 @@ def gather_rows(
     row_bytes = width * out.itemsize
     out_address, out_bytes = np.int64(out.ctypes.data), np.int64(out.strides[0])
     if len(positions) != num_ids if len(positions) else num_ids > len(out):
-        raise IndexError("the positions, or the rows of the output, are not as many as the ids")
+        raise IndexError("the number of positions or of output rows does not match the number of ids")
     if width > 1 and out.strides[1] != out.itemsize:
-        raise IndexError("the rows of the output are not in one piece")
+        raise IndexError("the rows of the output are not contiguous")
     has_one_part = len(offsets) == 2 and not len(positions)
     if width == 1 and has_one_part:
         _gather_words(ids, offsets, columns, out)

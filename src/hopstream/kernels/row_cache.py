@@ -550,7 +550,7 @@ def copy_rows(
                 if place == slot_bytes:
                     slot, place = np.int64(chain[slot, NEXT]) if slot < len(chain) else np.int64(-1), np.int64(0)
                 if slot < 0 or slot >= len(arena):
-                    raise IndexError("a row goes on in no slot")
+                    raise IndexError("a row continues outside the slots")
                 num_bytes = min(left, slot_bytes - place)
                 here = base + slot * slot_bytes + place
                 if is_read:

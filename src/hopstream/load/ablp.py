@@ -103,8 +103,8 @@ class ABLPArguments(LoadSettings, SamplingSettings, GraphSource):
         self._read_flags(ABLPArguments)
         if self.labels is not None and (self.negatives is not None or self.label_split is not None):
             raise SettingsError(
-                "negatives and label_split are of labels that are read from edges; with labels= give the negatives "
-                "there: {edge type: (positives, negatives)}"
+                "negatives and label_split apply to labels read from edges; with labels=, give negatives inside it: "
+                "{edge type: (positives, negatives)}"
             )
         if self.is_disjoint:
             raise SettingsError(
@@ -197,8 +197,8 @@ class ABLPLoader(SubgraphLoader):
         if hidden and not plan.ops and _wants_any(num_neighbors):
             raise SettingsError(
                 f"no edge type is left to follow: {', '.join(sorted(map(type_label, hidden)))} hold labels "
-                f"or their reverses, and no other that num_neighbors names leads on from {' and '.join(types)}; "
-                "name one that does, or keep labels in an edge type of their own (hold_out_links makes one)"
+                f"or their reverses, and num_neighbors names no other edge type that starts at {' and '.join(types)}; "
+                "add one, or keep labels in an edge type of their own (hold_out_links makes one)"
             )
         return plan
 
@@ -293,7 +293,7 @@ def _beside_ppr(arguments: ABLPArguments, settings: PPRSettings, given: Iterable
     """
     for name in given:
         if name in SamplingSettings.field_names() and name != "reverse_types":
-            raise SettingsError(f"{name} is no option beside PPRSettings; {HOW}")
+            raise SettingsError(f"{name} is not an option with PPRSettings; {HOW}")
     return replace(without_edges(settings, arguments), direction=settings.direction)
 
 
@@ -328,7 +328,8 @@ def _check_listed(anchors: Seeds) -> None:
     """Raise ``SettingsError`` unless anchors are keys, so that each has its row of given labels."""
     if anchors.keys is None or not anchors.may_repeat:
         raise SettingsError(
-            f"anchors are {anchors.name}, and labels are given row by row; give the anchors as keys, in the rows' order"
+            f"anchors are {anchors.name}, but labels= has one row per anchor; give the anchors as keys in the order of "
+            "these rows"
         )
 
 

@@ -80,7 +80,7 @@ class SamplingAhead(Generic[T]):
             lambda: self._is_ended or step in self._done or step in self._late, self.timeout_s
         )
         if self._is_ended:
-            raise StateError("the iteration was ended while a batch was sampled")
+            raise StateError("the iteration ended while a batch was sampled")
         if not is_over:
             raise StoreTimeout(f"batch {step} was not sampled in {self.timeout_s:g} s by another thread")
 

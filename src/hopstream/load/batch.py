@@ -126,7 +126,7 @@ class BufferPool:
             if self._lent_bytes + num_bytes > self._limit_bytes:
                 raise NoRoomError(
                     f"an array of {num_bytes} bytes is needed; arrays of {self._lent_bytes} bytes are in use, and "
-                    f"{self._limit_bytes} may be"
+                    f"the limit is {self._limit_bytes}"
                 )
         self._lent_bytes += num_bytes
 
@@ -241,7 +241,7 @@ def _check_known(where: str, names: Sequence[str], known: Iterable[str]) -> None
         raise SettingsError(f"{where} names a feature twice: {list(names)}")
     for name in names:
         if name not in known:
-            raise UnknownNameError(f"{where}: there is no feature {name!r}; {known_names(name, sorted(known))}")
+            raise UnknownNameError(f"{where}: feature {name!r} does not exist; {known_names(name, sorted(known))}")
 
 
 Inputs = TypeVar("Inputs")
@@ -389,7 +389,7 @@ class SubgraphReader:
         # A local store compares the keys of the rows that it finds; a client of servers does not have all keys.
         if not isinstance(self._store, LocalStore) and len(np.unique(ids)) != len(np.unique(keys)):
             raise FormatError(
-                f"several keys of {node_type} have one id; id_of_key.npy of a part is damaged: run hopstream verify "
+                f"several keys of {node_type} have one id; id_of_key.npy of a part is damaged; run hopstream verify "
                 "where its parts are"
             )
         return ids
@@ -640,8 +640,8 @@ def _arranged(subgraph: Subgraph, start: SeedBatch) -> Subgraph:
 def _check_seeds(node_keys: IntArray, seed_keys: IntArray, seed_type: str) -> None:
     if not np.array_equal(node_keys[: len(seed_keys)], seed_keys):
         raise FormatError(
-            f"seeds of {seed_type} were looked up and have other keys; id_of_key.npy or key.npy of a part is "
-            "damaged: run hopstream verify where its parts are"
+            f"the ids of the seeds of {seed_type} belong to other keys: id_of_key.npy or key.npy of a part is damaged; "
+            "run hopstream verify where its parts are"
         )
 
 

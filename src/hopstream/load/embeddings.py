@@ -88,7 +88,7 @@ class EmbeddingFacts:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, FormatError):
                 raise
-            raise FormatError(f"{where} is no record of embeddings ({error!r}); infer them again") from error
+            raise FormatError(f"{where} is not a record of embeddings ({error!r}); infer them again") from error
 
 
 def _check_offsets(where: Path, node_offsets: Any) -> None:
@@ -100,8 +100,8 @@ def _check_offsets(where: Path, node_offsets: Any) -> None:
         is_whole = all(type(offset) is int and 0 <= offset <= MAX_OFFSET for offset in offsets)
         if len(lengths) > 1 or len(offsets) < 2 or not is_whole or offsets[0] or sorted(offsets) != offsets:
             raise FormatError(
-                f"{where} has node_offsets {str(offsets)[:200]} of {node_type!r}; wanted integers from 0 on rising, "
-                "one more than there are parts; infer them again"
+                f"{where} has node_offsets {str(offsets)[:200]} of {node_type!r}; wanted num_parts + 1 ascending "
+                "integers from 0; infer them again"
             )
 
 
@@ -184,8 +184,8 @@ class Embeddings:
             if (rows.shape[1], rows.dtype) != (first.shape[1], first.dtype):
                 raise FormatError(
                     f"{self.path(layer, node_type, part)} has rows of {rows.dtype}[{rows.shape[1]}]; "
-                    f"{self.path(layer, node_type, parts[0]).name} has {first.dtype}[{first.shape[1]}], so they are of "
-                    "several models: infer all again, with overwrite=True or in another folder"
+                    f"{self.path(layer, node_type, parts[0]).name} has {first.dtype}[{first.shape[1]}]: they come from "
+                    "different models; infer all again with overwrite=True, or in another folder"
                 )
         return found
 
@@ -211,7 +211,7 @@ class Embeddings:
             is_found |= is_here
         if not is_found.all():
             position = int(np.flatnonzero(~is_found)[0])
-            raise IdRangeError(f"keys[{position}] is {int(keys[position])}; no node of type {node_type!r} has it")
+            raise IdRangeError(f"keys[{position}] is {int(keys[position])}; no node of type {node_type!r} has this key")
         return np.empty((0, 0), np.float32) if out is None else out
 
     def _checked(self, node_type: str, layer: int | None) -> int:
@@ -270,7 +270,8 @@ def begin_embeddings(out: Path, facts: EmbeddingFacts, *, overwrite: bool) -> Em
         strays = [path.name for path in (out / "keys", *out.glob("layer-[0-9]*")) if path.exists()]
         if strays:
             raise StateError(
-                f"{out} has {', '.join(strays)} and no {RECORD}: nobody can say of what; give another folder"
+                f"{out} has {', '.join(strays)} but no {RECORD}, so the model of these files is unknown; give another "
+                "folder"
             )
         _refuse_foreign(out)
         out.mkdir(parents=True, exist_ok=True)

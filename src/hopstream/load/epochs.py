@@ -109,16 +109,16 @@ class EpochPosition:
                 raise StateError(_difference(name, found.get(name), facts.get(name)))
         for name, number, most in (("epoch", epoch, MAX_EPOCH), ("next_batch", next_batch, num_steps)):
             if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most:
-                raise StateError(f"the state's {name} is {number!r}; it is 0 to {most}")
+                raise StateError(f"the state's {name} is {number!r}; it must be from 0 to {most}")
         return cls(epoch, next_batch, is_resuming=True)
 
 
 def _difference(name: str, found: object, own: object) -> str:
     """Message about a fact that differs between a state and a loader."""
     if name == KIND and found is not None:
-        return f"the state is of a {found}; this is a {own}: load it into a loader of the kind that saved it"
+        return f"the state is of a {found}; this is a {own}: load it into a loader of the same kind"
     if name in FINGERPRINTS:
-        return f"the state is of a loader over {FINGERPRINTS[name]}; make this one from what that one was made from"
+        return f"the state is of a loader over {FINGERPRINTS[name]}; make this loader from the same inputs"
     return f"the state is of a loader with {name} {found!r}; this loader has {own!r}"
 
 
@@ -210,7 +210,7 @@ class EpochLoader(OfOneProcess):
 
     _remedy = (
         "make one in each process, from the same source and settings; its threads replace the workers of a DataLoader, "
-        "and load_state_dict(loader.state_dict()) goes on in another process"
+        "and load_state_dict(loader.state_dict()) resumes in another process"
     )
 
     def __init__(
@@ -253,7 +253,7 @@ class EpochLoader(OfOneProcess):
         Raises:
             TypeError: Always.
         """
-        raise TypeError(f"{type(self).__name__} is iterated, and gives no batch by number: {self._remedy}")
+        raise TypeError(f"{type(self).__name__} cannot be indexed, only iterated: {self._remedy}")
 
     @property
     def epoch(self) -> int:
@@ -455,7 +455,7 @@ class EpochIterator(OfOneProcess):
             return  # another thread ended this iteration, and another iteration may use the position by now
         self._batches.stop()
         if isinstance(error, Exception):
-            self._end_reason = "it raised an error; iterate the loader again to go on with the same batch"
+            self._end_reason = "it raised an error; iterate the loader again to repeat the same batch"
             self._place.resume()
         else:  # an interrupt means that the consumer leaves early
             self._end_reason = "it was interrupted; iterate the loader again for the next epoch"

@@ -42,7 +42,7 @@ def example_paths(files: Files) -> list[Path]:
         raise SettingsError("no files are given; give at least one name")
     kinds = [is_parquet(path) for path in paths]
     if any(kinds) and not all(kinds):
-        raise FormatError(f"{paths[kinds.index(False)]} is no Parquet file, as {paths[kinds.index(True)]} is")
+        raise FormatError(f"{paths[kinds.index(False)]} is not a Parquet file, but {paths[kinds.index(True)]} is")
     return paths
 
 
@@ -86,7 +86,7 @@ def chosen_spec(
             raise SettingsError(f"{where} is the name {names!r}; give a list of names: [{names!r}]")
         for name in names or ():
             if name not in of:
-                raise UnknownNameError(f"{where}: there is no feature {name!r}; {known_names(name, sorted(of))}")
+                raise UnknownNameError(f"{where}: feature {name!r} does not exist; {known_names(name, sorted(of))}")
         kept = of if names is None else {name: of[name] for name in of if name in names}
         return {name: field for name, field in kept.items() if has_strings or not field.is_string}
 
@@ -95,7 +95,7 @@ def chosen_spec(
     ) -> dict[str, SetSpec]:
         for name in names or ():
             if name not in sets:
-                raise UnknownNameError(f"{setting}: there is no set {name!r}; {known_names(name, sorted(sets))}")
+                raise UnknownNameError(f"{setting}: set {name!r} does not exist; {known_names(name, sorted(sets))}")
         return {
             name: replace(
                 of, features=chosen(f"{setting}[{name!r}]", of.features, None if names is None else names.get(name, ()))

@@ -216,7 +216,7 @@ def _seed_set(given: str | None, schema: Any, spec: GraphSpec) -> str | None:
     name = given if given is not None else roots[0] if len(roots) == 1 else None
     if name is not None and (name not in spec.node_sets or AUXILIARY.match(name)):
         known = [t for t in spec.node_sets if not AUXILIARY.match(t)]
-        raise UnknownNameError(f"seed_set: there is no node set {name!r}; {known_names(name, known)}")
+        raise UnknownNameError(f"seed_set: node set {name!r} does not exist; {known_names(name, known)}")
     return name
 
 

@@ -71,8 +71,8 @@ def read_torch_file(
     except torch.serialization.pickle.UnpicklingError as error:  # type: ignore[attr-defined]
         wanted = "numbers and tensors" if tensors_only else "numbers, tensors, numpy arrays and PyG's data objects"
         raise FormatError(
-            f"{path} holds what is not read: {_reason(error)}; wanted {wanted}: load it where you trust it, and save "
-            "its tensors alone"
+            f"{path} contains {_reason(error)}, which is not read because it could run code; wanted {wanted}; load the "
+            "file where you trust it, and save only its tensors"
         ) from error
     except Exception as error:  # a damaged file makes torch raise anything, IndexError too
         raise FormatError(f"{path} cannot be read as a file of torch ({_reason(error)})") from error
@@ -297,13 +297,13 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
     """
     chosen = find_split(local_path(folder), split)
     if chosen is None:
-        raise SettingsError(f"{folder} has no folder split/; give that of a dataset for link prediction")
+        raise SettingsError(f"{folder} has no folder split/; give the folder of a dataset for link prediction")
     missing = [f"{name}.pt" for name in SPLIT_NAMES if not (chosen / f"{name}.pt").is_file()]
     if missing:
         there = ", ".join(sorted(path.name for path in chosen.iterdir())) or "nothing"
         raise FormatError(
-            f"{chosen} has {there}, and not {', '.join(missing)}; give the folder of a dataset for link prediction "
-            "(splits of nodes come with hopstream.read_graph)"
+            f"{chosen} has {there} but lacks {', '.join(missing)}; give the folder of a dataset for link prediction "
+            "(hopstream.read_graph reads datasets with node splits)"
         )
     found: dict[str, dict[str, Any]] = {}
     for name in SPLIT_NAMES:
@@ -333,8 +333,8 @@ def _data_of(path: str | os.PathLike[str], named: Mapping[Any, Any]) -> Any:
     """Make the data object from its ``to_dict()``."""
     if not all(isinstance(name, str) for name in named) and GLOBAL_STORE not in named:
         raise FormatError(
-            f"{path} holds a dict of {', '.join(map(repr, named))}; wanted that of data.to_dict(), which has names or "
-            f"{GLOBAL_STORE!r}"
+            f"{path} holds a dict of {', '.join(map(repr, named))}; wanted the result of data.to_dict(), whose keys "
+            f"are names or {GLOBAL_STORE!r}"
         )
     try:
         from torch_geometric.data import Data, HeteroData

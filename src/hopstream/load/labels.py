@@ -383,8 +383,8 @@ def check_num_rows(given: GivenLabels, num_anchors: int) -> None:
     for (edge_type, name), rows in given.rows.items():
         if len(rows) != num_anchors:
             raise SettingsError(
-                f"labels of {type_label(edge_type)}, {name.removeprefix('y_')}s, have {len(rows)} rows; there are "
-                f"{num_anchors} anchors: give each a row, an empty one where it has no labels"
+                f"labels of {type_label(edge_type)}, {name.removeprefix('y_')}s, have {len(rows)} rows for "
+                f"{num_anchors} anchors; give one row per anchor, an empty row for an anchor without labels"
             )
 
 
@@ -448,7 +448,7 @@ def _to_ragged(given: Any) -> RaggedArray:
         return RaggedArray(values, offsets_of(np.fromiter(map(len, arrays), np.int64, len(arrays))))
     matrix = to_array(given)
     if matrix.ndim != 2:
-        raise SchemaError(f"it is {matrix.dtype}{list(matrix.shape)}, which is no matrix")
+        raise SchemaError(f"it is {matrix.dtype}{list(matrix.shape)}, which is not a matrix")
     is_label = matrix != PADDING
     return RaggedArray(_integers(matrix[is_label]), offsets_of(is_label.sum(axis=1)))
 

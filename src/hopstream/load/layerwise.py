@@ -302,8 +302,8 @@ def infer_layerwise(arguments: InferenceArguments) -> Embeddings:
     with loader:
         if arguments.overwrite and loader.world_size > 1:
             raise SettingsError(
-                f"overwrite=True with {loader.world_size} ranks: one would remove what another has begun; remove "
-                f"{out} once, before the ranks start"
+                f"overwrite=True cannot be used with {loader.world_size} ranks, because one rank would remove the "
+                f"files of another; remove {out} once, before the ranks start"
             )
         facts = _facts_of(loader, num_layers, arguments.node_types, arguments.tag)
         if loader.rank:
@@ -396,8 +396,8 @@ def _wait_for_record(out: Path, wait_s: float) -> None:
     while not (out / RECORD).exists():
         if time.monotonic() > ends:
             raise StoreTimeout(
-                f"{out / RECORD} was not there after {wait_s:.3g} s; rank 0 writes it: see whether it runs, then start "
-                "this one again"
+                f"{out / RECORD} did not exist after {wait_s:.3g} s; rank 0 writes it: check that rank 0 runs, then "
+                "start this rank again"
             )
         time.sleep(POLL_S)
 
@@ -424,8 +424,8 @@ def _wait_for_others(embeddings: Embeddings, layer: int, types: Sequence[str], w
             while embeddings.num_rows(node_type, part) and not path.exists():
                 if time.monotonic() > ends:
                     raise StoreTimeout(
-                        f"{path} was not there after {wait_s:.3g} s; another rank writes it: see whether it runs, then "
-                        "start this one again"
+                        f"{path} did not exist after {wait_s:.3g} s; another rank writes it: check that it runs, then "
+                        "start this rank again"
                     )
                 time.sleep(POLL_S)
 

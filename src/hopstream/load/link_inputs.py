@@ -226,7 +226,7 @@ def _split_type(schema: GraphSchema, given: LinksLike) -> tuple[EdgeType, str | 
     if isinstance(given, str):
         known = {type_label(t): list(names) for t, names in schema.edge_splits.items()}
         raise UnknownNameError(
-            f"edge_label_index={given!r} is no edge type ({labels}); for a split give (edge type, split): "
+            f"edge_label_index={given!r} is not an edge type ({labels}); for a split give (edge type, split): "
             f"{known}{did_you_mean(given, map(type_label, schema.edges))}"
         )
     raise SettingsError(f"the graph has several edge types; give edge_label_index=(edge type, …) with one of {labels}")
@@ -322,6 +322,6 @@ def _as_labels(given: ArrayLike) -> Array:
     except (TypeError, ValueError) as error:
         got = getattr(given, "dtype", type(given).__name__)
         raise SettingsError(
-            f"edge_label is {got} and no array of numbers ({error}); give numbers, one row per link, in a dtype that "
+            f"edge_label is {got}, not an array of numbers ({error}); give numbers, one row per link, in a dtype that "
             "numpy has, such as float32"
         ) from error

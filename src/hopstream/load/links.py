@@ -209,7 +209,7 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "input_time": "the times of links are given as edge_label_time=",
     "neg_edge_label_index": "negatives are drawn: neg_sampling=; to give some, put them into edge_label_index= with "
     "an edge_label= of their own",
-    "input_id": "batches have the places of their links as input_id",
+    "input_id": "batches have the positions of their links as input_id",
     "sampler": _LINKS,
     "batch_sampler": _LINKS,
     "link_sampler": _LINKS,
@@ -327,13 +327,16 @@ def raise_labels(labels: Array) -> Array:
     if not bool((labels == 0).any()):
         return labels
     if labels.dtype.kind not in "iu" or int(labels.min()) < 0:
-        kind = "floats" if labels.dtype.kind == "f" else "integers below 0 as well"
+        kind = "float labels" if labels.dtype.kind == "f" else "labels with values below 0"
         raise SettingsError(
-            f"edge_label holds 0, which is the label of negatives, and {kind}, so that it is not raised; give integer "
-            "classes from 0, which are raised by one, or labels without 0"
+            f"edge_label contains 0, which is the label of negatives, and {kind} are not incremented; give integer "
+            "classes from 0 (they are incremented by 1), or labels without 0"
         )
     if int(labels.max()) == np.iinfo(labels.dtype).max:
-        raise SettingsError(f"edge_label goes up to {int(labels.max())} and cannot be raised by one in {labels.dtype}")
+        raise SettingsError(
+            f"edge_label goes up to {int(labels.max())}, so it cannot be incremented by 1 in {labels.dtype}; use a "
+            "wider integer dtype"
+        )
     raised: Array = labels + labels.dtype.type(1)
     return raised
 
@@ -366,8 +369,8 @@ def read_excluded(edge_type: EdgeType, given: ExcludeLinks, sampling: Sampling) 
         sides = _sides(edge_type, other)
         if not sides:
             raise SettingsError(
-                f"exclude_links names {type_label(other)}, which is not between {edge_type[0]!r} and {edge_type[2]!r}, "
-                f"so it cannot hold links of {type_label(edge_type)}, nor their reverses"
+                f"exclude_links names {type_label(other)}, which does not connect {edge_type[0]!r} and "
+                f"{edge_type[2]!r}, so it has neither links of {type_label(edge_type)} nor their reverses; leave it out"
             )
         excluded += sides
     return tuple(dict.fromkeys(excluded))
@@ -416,7 +419,7 @@ def check_link_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> No
     if inputs.are_stored and time_attr in store.schema.edges[inputs.edge_type]:
         return
     known = f"edges of {type_label(inputs.edge_type)} have no {time_attr!r}"
-    why = known if inputs.are_stored else "links that are given as keys have none of their own"
+    why = known if inputs.are_stored else "links given as keys have none"
     raise SettingsError(f"time_attr needs the times of links: {why}; give edge_label_time=, one integer per link")
 
 

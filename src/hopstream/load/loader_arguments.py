@@ -34,7 +34,7 @@ PYG_OPTIONS: Mapping[str, str] = {
     "sampler": _RANKS,
     "batch_sampler": _RANKS,
     "directed": "it is called subgraph_type= here: 'directional' or 'induced'",
-    "neighbor_sampler": "num_neighbors=, sampling= and the options beside them say how neighbours are drawn",
+    "neighbor_sampler": "num_neighbors=, sampling= and related options define how neighbours are drawn",
     "is_sorted": "it is not needed here: parts that are written with time_attr= keep edges sorted by time",
     "filter_per_worker": _NOT_NEEDED,
     "share_memory": _NOT_NEEDED,
@@ -42,7 +42,7 @@ PYG_OPTIONS: Mapping[str, str] = {
     "persistent_workers": _NOT_NEEDED,
     "pin_memory_device": _NOT_NEEDED,
     "custom_cls": "transform= is called with each batch",
-    "input_id": "batches say the place of each seed in seeds= as input_id",
+    "input_id": "batches have the position of each seed in seeds= as input_id",
 }
 """Options of PyG's ``NeighborLoader`` that are not options here, and what to do instead."""
 

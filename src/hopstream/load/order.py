@@ -69,8 +69,8 @@ class SeedOrder:
         if settings.drop_last:
             remedy = "use a smaller batch_size or drop_last=False"
         raise SettingsError(
-            f"{num_seeds} seeds in batches of {settings.batch_size} make no batch for each of {settings.world_size} "
-            f"ranks with remainder={settings.remainder!r} and drop_last={settings.drop_last}; {remedy}"
+            f"{num_seeds} seeds in batches of {settings.batch_size} are too few for one batch per rank "
+            f"({settings.world_size} ranks, remainder={settings.remainder!r}, drop_last={settings.drop_last}); {remedy}"
         )
 
     @property

@@ -146,7 +146,7 @@ class Partition:
         """
         if not self.schema.is_homogeneous:
             types = f"node types {list(self.schema.nodes)} and {len(self.schema.edges)} edge types"
-            raise SettingsError(f"to_data is for graphs without types, and this one has {types}; use to_hetero_data")
+            raise SettingsError(f"to_data needs a graph without types; this one has {types}; use to_hetero_data")
         from hopstream.load.pyg_partition import partition_to_data
 
         return partition_to_data(self)

@@ -25,15 +25,15 @@ from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
 from hopstream.schema import NODE, PPR_ATTRIBUTES, type_label
 
 L = TypeVar("L", bound=LoadSettings)
-HOW = "neighbourhoods are those of largest score, and PPRSettings says how they are found; leave it out"
+HOW = "neighbourhoods are the nodes of largest score, as PPRSettings defines them; leave it out"
 OTHER_OPTIONS: Mapping[str, str] = {
     **PYG_OPTIONS,
     **dict.fromkeys(SamplingSettings.field_names(), HOW),
     "num_neighbors": "give settings=PPRSettings(max_ppr_nodes=…, num_neighbors_per_hop=…)",
-    "time_attr": "PageRank heeds no times; use NeighborLoader",
-    "input_time": "PageRank heeds no times; use NeighborLoader",
+    "time_attr": "PageRank ignores times; use NeighborLoader",
+    "input_time": "PageRank ignores times; use NeighborLoader",
     "disjoint": "each seed has a neighbourhood of its own already; leave it out",
-    "weight_attr": "PageRank takes all edges alike; use NeighborLoader for weights",
+    "weight_attr": "PageRank ignores weights; use NeighborLoader",
     **{name: f"it is a field of settings: settings=PPRSettings({name}=…)" for name in PPRSettings.field_names()},
 }
 """Refused options of other loaders to remedies."""
@@ -150,7 +150,7 @@ def without_edges(settings: PPRSettings, loading: L) -> L:
     for name, given in (("edge_features", loading.edge_features), ("edge_keys", loading.edge_keys)):
         if given:
             raise SettingsError(
-                f"{name} is {given!r}, and a batch has no edges of the graph; use it with "
-                "PPRSettings(include_sampled_edges=True), or leave it out"
+                f"{name} is {given!r}, but a PPR batch has no edges of the graph; use "
+                f"PPRSettings(include_sampled_edges=True), or leave {name} out"
             )
     return replace(loading, edge_features=[], edge_keys=False)

@@ -180,8 +180,8 @@ def _check_parts(parts_of_ranks: Sequence[Sequence[int]], num_parts: int, world_
     if named != set(range(num_parts)):
         missing, unknown = sorted(set(range(num_parts)) - named), sorted(named - set(range(num_parts)))
         raise SettingsError(
-            f"parts_of_ranks names parts {unknown} that are not there and leaves out {missing}; give each of "
-            f"0..{num_parts - 1} to one rank at least"
+            f"parts_of_ranks names unknown parts {unknown} and omits parts {missing}; assign each part "
+            f"0..{num_parts - 1} to at least one rank"
         )
 
 

@@ -250,7 +250,9 @@ def _open_source(
         settings.store_settings, settings.verify, settings.own_rank, settings.cache_bytes,
     )  # fmt: skip
     if verify != "none" and isinstance(source, Store | BatchService):
-        raise SettingsError(f"verify is {verify!r}; it checks the files of a folder that the loader opens itself")
+        raise SettingsError(
+            f"verify is {verify!r}, but the source is open already; verify the dataset where the source is opened"
+        )
     if cache_bytes is not None and isinstance(source, Store | BatchService):
         raise SettingsError(
             f"cache_bytes is an option of the source: open it with StoreSettings(cache_bytes={cache_bytes})"
@@ -259,7 +261,9 @@ def _open_source(
         return source, None, lambda: None
     if isinstance(source, BatchService):
         if access is not None:
-            raise SettingsError("store_settings is no option here; the source has settings of its own: settings=")
+            raise SettingsError(
+                "store_settings is given, but a RemoteGraph has its own settings: RemoteGraph(…, settings=…)"
+            )
         session = source.open(rank)
         return session.store, session, session.close
     check_source(source)

@@ -153,7 +153,7 @@ class _Desk(Generic[T]):
             if self.failure is not None and self.next_out == self.stop:
                 raise self.failure
             if self.is_closing:
-                raise StateError("the batches were closed while one was waited for")
+                raise StateError("the loader was closed while a batch was awaited")
             if self.next_out not in self.done:
                 late = StoreTimeout(f"batch {self.next_out} was not ready in {timeout_s:g} s: {self.describe()}")
                 if self.failure is not None:

@@ -92,7 +92,9 @@ def _fold_in(
     root, manifest = target.out, read_manifest(target.out)
     if not manifest.book.deltas:
         if owners is not None:
-            raise SettingsError(f"{root} has nothing appended, so there is nothing to fold in; reshard changes parts")
+            raise SettingsError(
+                f"{root} has no deltas, so there is nothing to compact; use reshard to change the parts"
+            )
         target.work.clear()
         return manifest
     cut = ReshardSettings(**asdict(settings))

@@ -199,7 +199,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     tables, out = tables or TableSettings(), Path(out)
     if settings.method == "file":
         raise SettingsError(
-            "method is 'file', and prepare assigns nodes itself; to use parts of your own, chunk the tables and give "
+            "method is 'file', but prepare assigns nodes itself; to use parts of your own, chunk the tables and give "
             "dispatch the folder with the part of each node, as partitions_dir"
         )
     check_apart(out, {"the source": source})
@@ -348,8 +348,12 @@ def _metadata_of(source: Path) -> Path:
     is_described = (metadata.suffix == ".json" or is_unigraph(metadata)) and metadata.is_file()
     if not is_described or are_partitions(source):
         raise SettingsError(
-            f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
-            + ("reshard gives a dataset other parts" if is_dataset else "chunk makes a chunked graph of it")
+            f"{source} is neither tables nor a chunked graph, the only inputs of prepare; "
+            + (
+                "change the parts of a dataset with reshard"
+                if is_dataset
+                else "convert it to a chunked graph with chunk"
+            )
         )
     return metadata.absolute()
 

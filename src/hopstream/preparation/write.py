@@ -88,7 +88,7 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
     if not isinstance(given, Graph):
         got = type(given).__name__
         raise SettingsError(
-            f"graph is a {got}; wanted a Graph: hopstream.read_graph or graph_from_data makes one of it"
+            f"graph is a {got}; wanted a Graph: convert it with hopstream.read_graph or graph_from_data"
         )
     if owners is not None:
         owners = owners_by_type(owners, graph.nodes)

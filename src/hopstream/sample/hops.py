@@ -85,9 +85,9 @@ def check_seeds(plan: SamplePlan, seeds: SeedNodes) -> None:
         if (given is not None) != is_wanted:
             kind = "disjoint" if name == "trees" else "temporal"
             raise SettingsError(
-                f"seeds without {name} for a plan that is {kind}; give {name}"
+                f"the plan is {kind}, but the seeds have no {name}; give {name}"
                 if is_wanted
-                else f"seeds with {name} for a plan that is not {kind}; leave {name} out, or make the plan {kind}"
+                else f"the seeds have {name}, but the plan is not {kind}; leave {name} out, or make the plan {kind}"
             )
     if seeds.trees is not None:
         _check_trees(seeds.ids, seeds.trees, seeds.times)
@@ -352,7 +352,7 @@ class PlanRunner:
         slot_map.assign(ids, np.empty(len(ids), np.int64))
         if slot_map.num_nodes != len(ids):
             once = "once in each tree" if self._plan.settings.is_disjoint else "once"
-            raise SettingsError(f"{len(ids)} seeds hold {slot_map.num_nodes} distinct nodes; give each node {once}")
+            raise SettingsError(f"{len(ids)} seeds have {slot_map.num_nodes} distinct nodes; give each node {once}")
         return 0, slot_map.num_nodes
 
     def _frontier(self, op: SampleOp, found: dict[str, _Found]) -> Frontier:

@@ -139,8 +139,8 @@ class NegativeSampler:
             source = int(found[0, missing[0]])
             raise SettingsError(
                 f"{len(missing)} of {keys.shape[1]} strict negatives of {type_label(self._edge_type)} were not found "
-                f"in {MAX_ROUNDS} rounds of candidates, one of them for source {source}: nearly all pairs that may be "
-                "drawn are edges; leave links of such nodes out, change the weights, or use strict=False"
+                f"in {MAX_ROUNDS} rounds (for example for source {source}), because almost all allowed pairs are "
+                "edges; leave links of such nodes out, change the weights, or use strict=False"
             )
         keys[:, positions] = found
 

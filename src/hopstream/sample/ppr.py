@@ -333,8 +333,8 @@ class PPRRunner:
         unfinished = np.flatnonzero(self._walks.queue_counts)
         num_seeds = len(set((unfinished // self.plan.num_channels).tolist()))
         return (
-            f"walks of {num_seeds} of {num_distinct} seeds go on after max_rounds={settings.max_rounds}, that from "
-            f"{self._describe_seed(int(unfinished[0]))} among them; use a larger eps (it is "
+            f"walks of {num_seeds} of {num_distinct} seeds did not end in max_rounds={settings.max_rounds} (for "
+            f"example from {self._describe_seed(int(unfinished[0]))}); use a larger eps (it is "
             f"{settings.eps:g}) or alpha (it is {settings.alpha:g}), or a larger max_rounds"
         )
 

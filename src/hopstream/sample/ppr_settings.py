@@ -190,8 +190,8 @@ def plan_ppr(
     for own_type in plan.own_types:
         if own_type in schema.edges:
             raise SettingsError(
-                f"the graph has edges {own_type} already, which is what a batch calls its own; "
-                "give that relation another name when the graph is made"
+                f"the graph already has the edge type {own_type}, which a PPR batch adds itself; "
+                "rename this relation when you make the graph"
             )
     return plan
 
@@ -202,7 +202,7 @@ def _without_hidden(
     """Remove hidden edge types; raise ``SettingsError`` if one was named or none is left."""
     leaking = ", ".join(type_label(t) for t in chosen if t in hidden)
     if leaking and is_named:
-        raise SettingsError(f"PPRSettings follow {leaking}, which holds labels or their reverses; leave it out")
+        raise SettingsError(f"PPRSettings follows {leaking}, which holds labels or their reverses; leave it out")
     left = tuple(t for t in chosen if t not in hidden)
     if leaking and not left:
         raise SettingsError(
@@ -228,7 +228,7 @@ def _chosen_edge_types(
     left_out = [t for t in schema.edges if t in (named or ()) and t not in given]
     if left_out:
         raise SettingsError(
-            f"channels follow {left_out}, which edge_types leaves out; name them there, or leave it out"
+            f"typed_channel_ratios uses {left_out}, which edge_types lacks; add them there, or leave edge_types out"
         )
     return tuple(t for t in schema.edges if t in given)
 

@@ -42,7 +42,7 @@ class Sampling:
         _check_feature("weight_attr", settings.weight_attr, store.weight_attr, store.schema)
         if settings.sampling == "labor" and not store.has_neighbor_keys:
             raise SettingsError(
-                "sampling='labor' needs the keys of neighbours beside the edges, which this dataset does not keep; "
+                "sampling='labor' needs the keys of neighbours, which this dataset does not keep; "
                 "write the parts again with neighbor_keys=True"
             )
         return cls(
@@ -140,17 +140,17 @@ class Sampling:
         if settings.is_temporal and not followed.intersection(self._timed_types()):
             neighbors = "source" if settings.direction == "in" else "destination"
             raise SettingsError(
-                f"time_attr is {settings.time_attr!r}, and no edge type that is followed ({shown}) has it, nor has its "
-                f"{neighbors} type; follow one that has, or leave time_attr out"
+                f"time_attr is {settings.time_attr!r}; none of the followed edge types ({shown}) and none of their "
+                f"{neighbors} types has this feature; follow an edge type that has it, or leave time_attr out"
             )
         if settings.weight_attr is not None and not followed.intersection(self._weighted_types()):
             raise SettingsError(
-                f"weight_attr is {settings.weight_attr!r}, and no edge type that is followed ({shown}) has it; follow "
-                "one that has, or leave weight_attr out"
+                f"weight_attr is {settings.weight_attr!r}; none of the followed edge types ({shown}) has this feature; "
+                "follow an edge type that has it, or leave weight_attr out"
             )
         if settings.subgraph_type == "bidirectional" and followed and not followed.intersection(self.reverse_types):
             raise SettingsError(
-                f"subgraph_type is 'bidirectional', and no edge type that is followed ({shown}) has a known reverse; "
+                f"subgraph_type is 'bidirectional', but none of the followed edge types ({shown}) has a known reverse; "
                 "name it: reverse_types={edge type: reverse edge type}"
             )
 

@@ -95,14 +95,12 @@ class SamplingSettings(Settings):
             raise SettingsError(f"sampling={self.sampling!r} needs weight_attr=, the edge feature that holds weights")
         if self.weight_attr is not None and self.sampling in ("uniform", "labor"):
             raise SettingsError(
-                f"weight_attr={self.weight_attr!r} is not heeded by sampling={self.sampling!r}; use "
+                f"weight_attr={self.weight_attr!r} has no effect with sampling={self.sampling!r}; use "
                 "sampling='weighted' or 'top_k', or leave weight_attr out"
             )
         if is_last and (self.weight_attr is not None or self.sampling == "labor"):
             other = f"weight_attr={self.weight_attr!r}" if self.weight_attr is not None else "sampling='labor'"
-            raise SettingsError(
-                f"temporal_strategy='last' takes the latest neighbours and {other} chooses others; give one"
-            )
+            raise SettingsError(f"temporal_strategy='last' and {other} contradict each other; give only one of them")
         if self.replace and (is_last or self.sampling in ("top_k", "labor")):
             name = "temporal_strategy='last'" if is_last else f"sampling={self.sampling!r}"
             raise SettingsError(f"{name} takes each neighbour once; leave replace=True out")

@@ -108,7 +108,7 @@ def _split_type(store: Store, seeds: SeedsLike, name: str, default: str | None) 
     if isinstance(seeds, str):
         known = {t: list(names) for t, names in store.schema.splits.items()}
         raise UnknownNameError(
-            f"{name}={seeds!r} is no node type ({', '.join(types)}); for a split give (node type, split): "
+            f"{name}={seeds!r} is not a node type ({', '.join(types)}); for a split give (node type, split): "
             f"{known}{did_you_mean(seeds, types)}"
         )
     raise SettingsError(f"the graph has several node types; give {name}=(node type, …) with one of {', '.join(types)}")
@@ -128,8 +128,8 @@ def _as_array(values: ArrayLike, name: str) -> Array:
         array = to_array(values)
     except (TypeError, ValueError) as error:
         raise SettingsError(
-            f"{name} is a {type(values).__name__} and no array ({error}); give integer keys or a bool mask, "
-            "with the node type in front where it is needed: (node type, keys)"
+            f"{name} is a {type(values).__name__}, not an array ({error}); give integer keys or a bool mask, "
+            "with the node type in front if the graph has several: (node type, keys)"
         ) from error
     if array.ndim == 0:
         raise SettingsError(f"{name} is {array.item()!r}; give a list: [{array.item()!r}]")
@@ -150,9 +150,9 @@ def _refuse_raw_ids(store: Store, node_type: str, array: Array, name: str) -> No
     columns = [column for column, feature in store.schema.nodes[node_type].items() if feature.is_string]
     where = f" (one of {', '.join(columns)})" if columns else ""
     raise SettingsError(
-        f"{name}[0] is {first!r}; nodes are named by keys 0..{store.book.num_ids(node_type) - 1}, the numbers of the "
-        f"nodes in table order; the key of a raw id is its place in the feature that keeps raw ids{where}, so with the "
-        "graph of read_graph(…): list(graph.nodes[node_type].features[name]).index(raw_id)"
+        f"{name}[0] is {first!r}, but seeds are integer keys 0..{store.book.num_ids(node_type) - 1} in table order, "
+        f"not raw ids; the key of a raw id is its position in the feature that keeps raw ids{where}; with the graph of "
+        "read_graph(…): list(graph.nodes[node_type].features[name]).index(raw_id)"
     )
 
 

@@ -286,5 +286,5 @@ class OpRequests:
         """Seeds of an op's variates; with ``layer_dependency``, ops that find the same node type share them."""
         labor, salt = self._seeds.labor, self._labor_salts[op.name]
         if labor is None:
-            raise SettingsError(f"op {op.name!r} draws with strategy 'labor'; give the seeds of its variates as labor")
+            raise SettingsError(f"op {op.name!r} uses strategy 'labor' and has no random seeds; give them as labor=")
         return LaborSeeds(first=labor.first ^ salt, second=labor.second ^ salt, share=labor.share)

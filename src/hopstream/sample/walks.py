@@ -99,7 +99,7 @@ class WalkMemory:
         self._local = cast(LocalStore, store) if is_here else None
 
     def advance(self, rng_seeds: Sequence[int], trees: IntArray, current: IntArray, previous: IntArray) -> IntArray:
-        """Take the next step of some walks, and those behind it as far as one call of a kernel takes them too.
+        """Take the next step of some walks, and as many further steps as the same kernel call can take.
 
         Args:
             rng_seeds: Seeds of the steps, one or more.
@@ -357,9 +357,9 @@ class WalkSettings(Settings):
             is_last = number == len(path) - 1
             found, expanded = ends_of(*step)[1], ends_of(*following)[0]
             if found != expanded and not (is_last and length <= len(path)):
-                where = "to be repeated, it must end where it began" if is_last else "it must go on from there"
+                where = "a repeated metapath must end where it began" if is_last else "make them the same"
                 raise SettingsError(
-                    f"metapath: step {number} finds {found!r}, and the next one starts from {expanded!r}; {where}"
+                    f"metapath: step {number} ends at {found!r}, but the next step starts at {expanded!r}; {where}"
                 )
         self._check_directions(path, store)
         self._check_one_type(path)
@@ -401,7 +401,9 @@ class WalkSettings(Settings):
         is_one_type = len(set(path)) == 1 and path[0][0][0] == path[0][0][2]
         for name, is_set in (("p and q", self.has_memory), ("restart_probability", self.restart_probability > 0)):
             if is_set and not is_one_type:
-                raise SettingsError(f"{name}: only for walks along one edge type between nodes of one type")
+                raise SettingsError(
+                    f"only walks along one edge type between nodes of one type can use {name}; leave {name} out"
+                )
 
     def _check_weights(self, path: list[Step], store: Store) -> None:
         if self.weight_attr is None:

@@ -105,6 +105,12 @@ class StoreAnswers:
             return iter([self._facts.to_frame(has_path=identity.is_admin)])
         operation = self._operations.get(name)
         if operation is None and name not in more:
+            if name == "init_sampling_backend":  # the first call of a RemoteGraph
+                raise SettingsError(
+                    "the server does not sample; start it with --cluster (or --sample if it serves all parts; in "
+                    "Python with the operations of a SamplingService), or give the loader the cluster file, not a "
+                    "RemoteGraph"
+                )
             raise FormatError(f"unknown operation {name[:50]!r}; known: {['describe', *self._operations, *more]}")
         _check_rights(name, identity)
         is_for_any = operation is None and frame.header.get("dataset") is None
@@ -149,7 +155,7 @@ class StoreAnswers:
         num_brought = sum(map(num_others, requests))
         if num_brought > self._limits.max_ids:
             raise SettingsError(
-                f"{num_brought} excluded pairs and candidates in one request; this server takes {self._limits.max_ids}"
+                f"{num_brought} excluded pairs and candidates in one request; the maximum is {self._limits.max_ids}"
             )
         return requests
 
@@ -192,8 +198,8 @@ class StoreAnswers:
         num_bytes = sum(int(weights.sum()) for weights in searched if weights is not None)
         if num_bytes > self._limits.max_reply_bytes:
             raise SettingsError(
-                f"the answer takes reading {num_bytes * SEARCHED_EDGES} edges or more; this server reads "
-                f"{self._limits.max_reply_bytes * SEARCHED_EDGES} for one; ask for fewer nodes at a time"
+                f"answering would read at least {num_bytes * SEARCHED_EDGES} edges; this server reads at most "
+                f"{self._limits.max_reply_bytes * SEARCHED_EDGES} per request; request fewer nodes at a time"
             )
 
     def _fetch(self, frame: Frame) -> Iterator[Frame]:
@@ -306,10 +312,10 @@ class StoreAnswers:
         heaviest = max((cost.heaviest for cost in costs if not cost.element_bytes), default=0)
         if heaviest > self._limits.max_row_bytes:
             raise SettingsError(
-                f"one row of the answer has up to {heaviest:.0f} bytes; this server sends {self._limits.max_row_bytes} "
-                "(max_row_bytes); draw fewer neighbours per node, or all of them with count -1 and neither excluded "
-                "pairs nor candidates nor weights, or serve the parts with larger max_row_bytes, or open the dataset's "
-                "folder itself"
+                f"one row of the answer has up to {heaviest:.0f} bytes; this server sends at most "
+                f"{self._limits.max_row_bytes} (max_row_bytes); draw fewer neighbours per node, or all of them with "
+                "count -1 and neither excluded pairs nor candidates nor weights, or serve the parts with larger "
+                "max_row_bytes, or open the dataset's folder itself"
             )
         if isinstance(frame, Call):
             largest = min(num_bytes, max(heaviest, self._limits.frame_bytes))
@@ -319,12 +325,14 @@ class StoreAnswers:
         limit = self._limits.max_reply_bytes
         if num_bytes > limit:
             raise SettingsError(
-                f"the answer has {num_bytes:.0f} bytes or more; this server sends {limit}; ask for less"
+                f"the answer has {num_bytes:.0f} bytes or more; this server sends at most {limit}; request less"
             )
 
     def _fetch_request(self, frame: Frame, record: dict[str, Any]) -> FetchRequest:
         if unknown := sorted(record.keys() - FETCH_FIELDS):
-            raise FormatError(f"a request holds {str(unknown)[:100]}, which this server does not know; is it older?")
+            raise FormatError(
+                f"a request has the unknown fields {str(unknown)[:100]}; install one version on servers and clients"
+            )
         names = record.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise FormatError(f"'names' must be a list of strings, got {str(names)[:100]}")

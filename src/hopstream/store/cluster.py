@@ -96,12 +96,16 @@ class Cluster:
             security = replace(settings.security, token_file=self.token_file, token_owner=self.owner)
             return replace(settings, security=security)
         except SettingsError as error:
-            LOG.warning("%s; the servers of the cluster are asked without a token", error)
+            LOG.warning("%s; requests to the servers of the cluster carry no token", error)
             return settings
 
 
-def read_cluster(path: Path) -> Cluster:
+def read_cluster(path: Path, *, instead: str = "the path of a dataset") -> Cluster:
     """Read ``cluster.json``; its relative folders and its token file are relative to the file's folder.
+
+    Args:
+        path: The file.
+        instead: What else the caller takes, for the error of a missing file.
 
     Raises:
         FormatError: The file is missing, has another format, or leaves a part without server.
@@ -115,7 +119,7 @@ def read_cluster(path: Path) -> Cluster:
             value = json.loads(file.read().decode("utf-8"))
     except FileNotFoundError as error:
         check_scheme(str(path))
-        raise FormatError(f"{path} is missing; start the servers, or give the path of a dataset") from error
+        raise FormatError(f"{path} is missing; start the servers, or give {instead}") from error
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
@@ -302,7 +306,7 @@ class _Opening:
             if wanted is not None and store.dataset_id != wanted:
                 where = store.label if isinstance(store, RemoteStore) else "the local folder"
                 raise VersionMismatch(
-                    f"{where} serves dataset {store.dataset_id}; the cluster is of {wanted}; "
+                    f"{where} serves dataset {store.dataset_id}; the cluster file names {wanted}; "
                     "restart the server with the cluster's dataset, or write the cluster file again"
                 )
 
@@ -313,8 +317,8 @@ class _Opening:
         if missing:
             asked = ", ".join(entry.location for entry in self._cluster.servers)
             raise StoreUnavailable(
-                f"no server holds {parts_label(missing)} of {self._stores[0].book.num_parts}; asked was {asked}; "
-                "add the addresses of the servers that hold the rest, or start them"
+                f"no server holds {parts_label(missing)} of {self._stores[0].book.num_parts} parts (asked: {asked}); "
+                "add the addresses of servers that hold them, or start such servers"
             )
 
     def _add_dead(self) -> None:

@@ -359,8 +359,8 @@ class Store(OfOneProcess, ABC):
         if isinstance(error, FormatError):
             return error
         return FormatError(
-            f"{error}; what was asked for was checked, so a file of the dataset is damaged: run hopstream verify where "
-            "its parts are"
+            f"{error}; the request was valid, so a file of the dataset is damaged: run hopstream verify where its "
+            "parts are"
         )
 
     @abstractmethod

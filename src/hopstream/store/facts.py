@@ -95,15 +95,18 @@ class StoreFacts:
             return cls._from_header(frame.header, frame)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, HopstreamError) and not isinstance(error, KeyError):
-                raise FormatError(f"the answer to describe makes no sense: {error}") from error
-            raise FormatError(f"the answer to describe makes no sense: {error!r}") from error
+                raise FormatError(f"the answer to describe is invalid: {error}") from error
+            raise FormatError(f"the answer to describe is invalid: {error!r}") from error
 
     @classmethod
     def _from_header(cls, header: dict[str, Any], frame: Frame) -> StoreFacts:
         num_parts, max_ids = int(header["num_parts"]), int(header["max_ids"])
         entities = [entity_from_json(value) for value in header["owners"]]
         if not 1 <= num_parts <= MAX_PARTS or max_ids < 1 or len(entities) != len(frame.arrays):
-            raise FormatError(f"{num_parts=} {max_ids=} {len(entities)} owners {len(frame.arrays)} arrays")
+            raise FormatError(
+                f"{num_parts} parts, max_ids {max_ids}, {len(entities)} owners and {len(frame.arrays)} arrays "
+                "contradict each other"
+            )
         ranges = {entity: _ranges(frame, row) for row, entity in enumerate(entities)}
         book = PartitionBook(
             num_parts=num_parts,
@@ -118,7 +121,7 @@ class StoreFacts:
             raise FormatError(f"ranges are given for {entities}, not for the types of the schema")
         parts = tuple(int(part) for part in header["parts"])
         if not parts or list(parts) != sorted(set(parts)) or parts[0] < 0 or parts[-1] >= num_parts:
-            raise FormatError(f"parts {list(parts)[:20]} of {num_parts}")
+            raise FormatError(f"parts are {list(parts)[:20]}; they must be distinct, ascending, in 0..{num_parts - 1}")
         path = header["path"]
         return cls(
             schema=schema,
@@ -146,9 +149,9 @@ def _attr(where: str, name: object, columns: Sequence[Mapping[str, FeatureSchema
     found = [features[name] for features in columns if name in features] if isinstance(name, str) else []
     for feature in found:
         if not feature.is_fixed_width or feature.shape or feature.numpy_dtype.kind not in kinds:
-            raise FormatError(f"{where} is {str(name)[:100]!r}, a feature of {feature}; that cannot be")
+            raise FormatError(f"{where} is {str(name)[:100]!r}, which is {feature}; it must be one number per row")
     if not found:
-        raise FormatError(f"{where} is {str(name)[:100]!r}, which is no feature of the schema")
+        raise FormatError(f"{where} is {str(name)[:100]!r}, which is not a feature of the schema")
     return cast(str, name)
 
 

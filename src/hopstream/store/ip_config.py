@@ -59,8 +59,8 @@ def read_ip_config(path: Path) -> tuple[MachineLine, ...]:
             before = first_line.setdefault((machine.host, port), where)
             if before != where:
                 raise FormatError(
-                    f"{where} has a server at {machine.host} port {port}, as line {before.rpartition(':')[2]} has; "
-                    "give each machine, or each port of one, a line of its own"
+                    f"{where} repeats the server at {machine.host} port {port} of line {before.rpartition(':')[2]}; "
+                    "use one line per machine and port"
                 )
         machines.append(machine)
     return tuple(machines)
@@ -94,7 +94,7 @@ def cluster_of_machines(
     for machine, root, parts in zip(machines, roots, served, strict=True):
         if not parts:
             raise SettingsError(
-                f"{machine.host} port {machine.port} would serve no part: there are {num_parts} parts for "
+                f"{machine.host} port {machine.port} would get no part: {num_parts} parts for "
                 f"{num_machines} machines; name fewer machines, or cut the graph into more parts"
             )
         path = None if "://" in root.uri else Path(root.uri)
@@ -117,7 +117,9 @@ def _is_host(word: str) -> bool:
 def _machine(where: str, words: Sequence[str]) -> MachineLine:
     wanted = f"a line is '{LINE}'"
     if not _is_host(words[0]):
-        raise FormatError(f"{where} has the address {words[0][:80]!r}, which is no name and no IP address; {wanted}")
+        raise FormatError(
+            f"{where} has the address {words[0][:80]!r}, which is neither a host name nor an IP address; {wanted}"
+        )
     numbers = []
     limits = (("port", 65535), ("number of servers", MAX_SERVERS))
     for word, (what, limit) in zip(words[1:], limits, strict=False):

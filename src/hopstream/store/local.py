@@ -81,7 +81,9 @@ class LocalStore(Store):
         self.parts = tuple(sorted(set(range(self.book.num_parts) if parts is None else parts)))
         unknown = [p for p in self.parts if not 0 <= p < self.book.num_parts]
         if unknown or not self.parts:
-            raise UnknownNameError(f"parts {unknown or list(self.parts)} of {self.book.num_parts} (numbered from 0)")
+            raise UnknownNameError(
+                f"the dataset has parts 0..{self.book.num_parts - 1}; got {unknown or list(self.parts)}"
+            )
         self._maps: list[PartArrays | None] = [None] * self.book.num_parts
         for part in self.parts:
             self._maps[part] = dataset.open_part(part)
@@ -151,8 +153,8 @@ class LocalStore(Store):
             row = int(np.argmax(is_wrong))
             keeper = int(np.searchsorted(self.book.key_offsets(node_type), keys[row], side="right")) - 1
             path = self._root / node_folder(keeper, node_type) / "id_of_key.npy"
-            why = "key.npy of its part has another key there" if is_known[row] else "no node has this id"
-            raise FormatError(f"{path} says that key {keys[row]} has id {ids[row]}, and {why}; {REMEDY}")
+            why = "key.npy of its part has another key in this row" if is_known[row] else "no node has this id"
+            raise FormatError(f"{path} says that key {keys[row]} has id {ids[row]}, but {why}; {REMEDY}")
 
     def find_own(self, node_type: str, keys: IntArray) -> IntArray:
         """Return the ids of nodes that ``parts`` own, int64[n], -1 for other nodes; sends no request.
@@ -222,8 +224,8 @@ class LocalStore(Store):
             if row >= 0:
                 path = link_folder(int(np.searchsorted(offsets, keys[row], side="right")) - 1, edge_type) / name
                 raise FormatError(
-                    f"{self._root / path} says that edge key {keys[row]} has the end {found[row]}, which is no key of "
-                    f"{node_type}; {REMEDY}"
+                    f"{self._root / path} says that edge key {keys[row]} has the end {found[row]}, which is not a key "
+                    f"of {node_type}; {REMEDY}"
                 )
         return Links(
             src_keys=ends["src_key.npy"][1],
@@ -302,7 +304,7 @@ class LocalStore(Store):
         found = self._dataset.find_damage(self.parts)
         if found is None and isinstance(error, FormatError):
             return error
-        where = f"hopstream verify {self._root} tells where"
+        where = f"run hopstream verify {self._root}"
         return FormatError(f"{error}; the dataset is damaged: {found or where}")
 
     @property

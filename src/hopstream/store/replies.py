@@ -111,12 +111,12 @@ class PieceReader(ABC):
             raise FormatError(f"piece {str(entry)[:100]} is not [request, start, rows] or such a list with a run")
         index, start, num_rows = entry[:3]
         if not 0 <= index < len(self._asked):
-            raise FormatError(f"the answer has a piece of request {index}; {len(self._asked)} were asked")
+            raise FormatError(f"the answer has a piece of request {index}; only {len(self._asked)} requests were sent")
         asked = self._asked[index]
         piece = Piece(asked.request, asked.start + start, num_rows)
         done = self._done[piece.request]
         if start < 0 or num_rows < 1 or piece.start != done or start + num_rows > asked.num_rows:
-            raise FormatError(f"piece {entry} is not the next one; {done} rows of request {piece.request} are here")
+            raise FormatError(f"piece {entry} is not the next one; {done} rows of request {piece.request} have arrived")
         if len(entry) == 6:
             return replace(piece, run=self._run_of(piece, entry))
         if self._open is not None:
@@ -130,7 +130,9 @@ class PieceReader(ABC):
         before = self._open or Run(0, 0, run.total)
         is_next = run.first == before.first + before.num and run.total == before.total
         if piece.num_rows != 1 or not is_next or run.num < 1 or run.first + run.num > run.total:
-            raise FormatError(f"piece {entry} is not the next run of its row; {before.first + before.num} are here")
+            raise FormatError(
+                f"piece {entry} is not the next run of its row; {before.first + before.num} elements have arrived"
+            )
         self._open = run
         if run.first + run.num == run.total:
             self._open = None
@@ -169,10 +171,10 @@ class SampleReader(PieceReader):
         else:
             most = min(self._store.book.num_ids((request.edge_type, request.direction)), np.iinfo(np.int32).max)
             if run.total > most:
-                raise FormatError(f"the answer tells of {run.total} neighbours of one node; there are {most} at most")
+                raise FormatError(f"the answer reports {run.total} neighbours of one node; at most {most} are possible")
             counts = np.array([run.total], np.int32)
         if int(counts.min()) < 0 or (request.count >= 0 and int(counts.max()) > request.count):
-            raise FormatError(f"counts are {int(counts.min())}..{int(counts.max())} where {request.count} were asked")
+            raise FormatError(f"counts are {int(counts.min())}..{int(counts.max())}; they must be 0..{request.count}")
         if run is None:
             return counts, int(counts.sum(dtype=np.int64))
         return counts if run.first + run.num == run.total else counts[:0], run.num
@@ -333,14 +335,14 @@ class SplitReader:
             return
         num_keys = frame.header.get("num_keys")
         if type(num_keys) is not int or not 0 <= num_keys <= self._stop:
-            raise FormatError(f"a split of {str(num_keys)[:50]} keys; its type has {self._stop}")
+            raise FormatError(f"the server reports a split of {str(num_keys)[:50]} keys; the type has {self._stop}")
         self._rows = RowsReader(num_keys, self._stop)
         self._rows.expect([Piece(0, 0, num_keys)])
 
     def result(self) -> IntArray:
         """Return the keys, int64[n], ascending."""
         if self._rows is None:
-            raise FormatError("the answer ended before it began")
+            raise FormatError("the answer to a split has no num_keys")
         (keys,) = self._rows.result()
         if bool(np.any(keys[1:] <= keys[:-1])):
             raise FormatError("the keys of the split do not ascend")

@@ -42,8 +42,8 @@ def check_strategy(store: Store, request: SampleRequest) -> None:
     if request.is_replacing and request.count >= 0 and request.strategy not in REPLACING:
         raise SettingsError(f"{where}: strategy {request.strategy!r} draws an edge once; is_replacing must be False")
     if (request.labor is None) == (request.strategy == "labor"):
-        given = "without" if request.labor is None else "with"
-        raise SettingsError(f"{where}: strategy {request.strategy!r} came {given} labor seeds; they belong together")
+        given = "needs labor seeds" if request.labor is None else "takes no labor seeds; leave them out"
+        raise SettingsError(f"{where}: strategy {request.strategy!r} {given}")
     _check_columns(store, request, where)
     _check_arrays(store, request, where)
 

@@ -20,6 +20,7 @@ import numpy as np
 from hopstream.arrays import Column, IntArray
 from hopstream.dataset.book import ends_of, entity_label
 from hopstream.errors import (
+    AccessDenied,
     FormatError,
     HopstreamError,
     IdRangeError,
@@ -63,7 +64,8 @@ from hopstream.store.stitching import (
     Stitch,
     Traffic,
 )
-from hopstream.transport.connection import ask_again_if_busy
+from hopstream.transport.connection import TOKEN_REMEDY, ask_again_if_busy
+from hopstream.transport.failures import ANSWERED
 
 T = TypeVar("T")
 MAX_PINGING = 64
@@ -405,9 +407,29 @@ def _ping(peer: RemoteStore, timeout_s: float) -> str:
     """Return the reason why a server does not answer; empty if it does."""
     try:
         peer.ping(timeout_s)
+    except AccessDenied as error:
+        return own_refusal(error, f"ping {peer.location}")
     except (StoreError, SettingsError) as error:  # SettingsError: a file of the security settings became unreadable
         return str(error).partition("\n")[0]
     return ""
+
+
+def own_refusal(error: AccessDenied, what: str) -> str:
+    """Return the text of an error for a server whose own token a peer refuses.
+
+    Args:
+        error: The peer's refusal, or the refusal to send the token without TLS.
+        what: What the server cannot do, as in ``open the graph``.
+    """
+    told = str(error).removesuffix(f"; {TOKEN_REMEDY}")
+    origin = [note for note in getattr(error, "__notes__", []) if note.startswith(ANSWERED)]
+    if told == str(error) and not origin:
+        return f"the server cannot {what}: {error}"
+    said = "; ".join([told, *origin])
+    return (
+        f"the server cannot {what}: its own token (the first admin token of its --token-file) is refused: {said}; "
+        "correct that line, which the server reads again without a restart"
+    )
 
 
 def check_same_dataset(stores: Sequence[Store]) -> None:

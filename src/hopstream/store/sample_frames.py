@@ -81,7 +81,7 @@ def sample_calls(requests: Sequence[SampleRequest], max_ids: int) -> Iterator[tu
             num_more = num_others(request)
             if num_more > max_ids:
                 raise SettingsError(
-                    f"a request brings {num_more} excluded pairs and candidates; the server takes {max_ids}; "
+                    f"a request brings {num_more} excluded pairs and candidates; the server takes at most {max_ids}; "
                     "expand fewer nodes at a time, or serve the parts with larger max_ids"
                 )
             if num_held + num_more > max_ids:
@@ -146,7 +146,9 @@ def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:
     """
     unknown = sorted(record.keys() - FIELDS)
     if unknown:
-        raise FormatError(f"a request holds {str(unknown)[:100]}, which this server does not know; is it older?")
+        raise FormatError(
+            f"a request has the unknown fields {str(unknown)[:100]}; install one version on servers and clients"
+        )
     edge_type, direction = edge_entity(record)
     strategy = record.get("strategy", "uniform")
     if strategy not in STRATEGIES:

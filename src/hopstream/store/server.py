@@ -62,13 +62,15 @@ class ServerStats(NamedTuple):
 
     Attributes:
         num_requests: Finished requests.
-        num_failures: Requests answered with an error.
+        num_failures: Requests whose outcome is ``failed``: the server failed, or could not ask another server.
         num_bytes: Bytes of all answers.
+        num_refusals: Requests whose outcome is ``refused``: the request was wrong, or the client lacks the rights.
     """
 
     num_requests: int = 0
     num_failures: int = 0
     num_bytes: int = 0
+    num_refusals: int = 0
 
 
 class StoreServer(OfOneProcess):
@@ -103,8 +105,8 @@ class StoreServer(OfOneProcess):
         """
         if not isinstance(store, LocalStore):
             raise SettingsError(
-                f"a {type(store).__name__} cannot be served: it asks servers itself; open a folder, for example with "
-                "LocalStore(open_dataset(folder), parts)"
+                f"a {type(store).__name__} cannot be served, because it is a client of servers; open a folder, for "
+                "example with LocalStore(open_dataset(folder), parts)"
             )
         security = security or ServerSecurity()
         limits = limits or ServerLimits()
@@ -210,7 +212,7 @@ class StoreServer(OfOneProcess):
             self.wait()
             LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
             if not self.close(grace_s, is_final=False):
-                LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
+                LOG.error("calls were still under way %g s after the server began to stop", grace_s)
                 logging.shutdown()
                 os._exit(1)
         finally:
@@ -240,17 +242,17 @@ class StoreServer(OfOneProcess):
 
     def _answer_stats(self, _: Frame) -> Iterator[Frame]:
         stats = self.stats
-        header = {
-            "num_requests": stats.num_requests, "num_failures": stats.num_failures, "num_bytes": stats.num_bytes,
-            "uptime_s": time.monotonic() - self._started_at,
-        }  # fmt: skip
-        yield Frame(header, is_last=True)
+        yield Frame({**stats._asdict(), "uptime_s": time.monotonic() - self._started_at}, is_last=True)
 
     def _count(self, course: _Course) -> None:
         with self._lock:
-            num_requests, num_failures, num_bytes = self._stats
-            is_failure = course.outcome in ("refused", "failed")
-            self._stats = ServerStats(num_requests + 1, num_failures + is_failure, num_bytes + course.num_bytes)
+            stats = self._stats
+            self._stats = ServerStats(
+                num_requests=stats.num_requests + 1,
+                num_failures=stats.num_failures + (course.outcome == "failed"),
+                num_bytes=stats.num_bytes + course.num_bytes,
+                num_refusals=stats.num_refusals + (course.outcome == "refused"),
+            )
 
 
 @dataclass(slots=True)

@@ -29,17 +29,17 @@ class StoreSettings(Settings):
     )
     first_replica: int = field(
         default=0,
-        metadata={"help": "which replica of a part is asked first, counted round; give each trainer its rank"},
+        metadata={"help": "which replica of a part is asked first (modulo their number); give each trainer its rank"},
     )
     verify: Verify = field(
         default="none",
-        metadata={"help": "how much of the files is checked that are mapped on this machine: none, sample or full"},
+        metadata={"help": "how much of the files mapped on this machine is checked: none, sample or full"},
     )
     cache_bytes: int | str | None = field(
         default=None,
         metadata={
             "help": "memory for rows of other servers that are kept for later batches, shared by all stores of a "
-            "dataset in a process; 0 keeps none; without it, an eighth of the memory that is free"
+            "dataset in a process; 0 keeps none; default: an eighth of the free memory"
         },
     )
     security: ClientSecurity = field(
@@ -69,7 +69,9 @@ class ServerLimits(TransportLimits):
     max_reply_bytes: int = field(default=16 << 30, metadata={"help": "most bytes in the answer to one request"})
     max_row_bytes: int = field(
         default=32 << 20,
-        metadata={"help": "most bytes in one row of an answer, which is held whole; all edges of a node are not one"},
+        metadata={
+            "help": "most bytes in one row of an answer, which is kept whole in memory; not for all edges of a node"
+        },
     )
     frame_bytes: int = field(
         default=1 << 20, metadata={"help": "about how many bytes are gathered, then sent, at a time"}

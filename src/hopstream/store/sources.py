@@ -17,7 +17,7 @@ def check_source(source: object) -> None:
         return
     if type(source).__name__ == "RemoteGraph":  # of a room above this one
         raise SettingsError(
-            "source is a RemoteGraph, which is for loaders; give the cluster.json, or the addresses, that you gave to "
+            "source is a RemoteGraph, which only loaders take; give the cluster.json or the addresses that you gave to "
             "RemoteGraph"
         )
     wanted = "the folder of a dataset, a cluster.json, an address such as tcp://host:7001, or an open store"
@@ -26,6 +26,6 @@ def check_source(source: object) -> None:
             f"source is a {type(source).__name__}; it must be {wanted}; several addresses are one str, joined by commas"
         )
     raise SettingsError(
-        f"source is a {type(source).__name__}; it must be {wanted}; a folder is made once: "
-        "write_parts(graph, folder, num_parts=1), where read_graph(data) makes the graph of PyG's Data or HeteroData"
+        f"source is a {type(source).__name__}; it must be {wanted}; make a folder once with "
+        "write_parts(graph, folder, num_parts=1) (read_graph(data) converts PyG's Data or HeteroData to a graph)"
     )

@@ -210,9 +210,9 @@ class EdgeIdsOfKeys:
             places = find_sorted(known, keys[rows])
             if len(unknown := rows[places < 0]):
                 raise IdRangeError(
-                    f"edge {int(keys[unknown[0]])} of {type_label(self._edge_type)} is not in part {part}, "
-                    f"which holds {len(known)} edges of the type; the book of edges says that it is: a part holds "
-                    "the edges that lead to its nodes"
+                    f"edge {int(keys[unknown[0]])} of {type_label(self._edge_type)} is not in part {part} "
+                    f"({len(known)} edges), although edge_pb assigns it there; a part must hold the edges whose "
+                    "destination it owns"
                 )
             ids[rows] = ids_of[places]
         return ids
@@ -221,7 +221,7 @@ class EdgeIdsOfKeys:
         """Return the keys of a part's edges, ascending, and the id of each."""
         offsets = self._store.book.edge_offsets[self._edge_type, "in"]
         if not 0 <= part < len(offsets) - 1:
-            raise IdRangeError(f"part is {part}; of {len(offsets) - 1} parts the numbers are 0..{len(offsets) - 2}")
+            raise IdRangeError(f"part is {part}; parts are numbered 0..{len(offsets) - 2}")
         with self._lock:
             of_part = self._locks.setdefault(part, threading.Lock())
         with of_part:  # a lock per part: a slow server does not block lookups in other parts

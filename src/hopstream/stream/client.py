@@ -70,6 +70,8 @@ MAX_TAKEN = 3
 """Times that a server's channel may be registered again in one iteration because another client has moved it."""
 MAX_ASKING = 64
 """Servers that are asked in parallel whether they are reachable."""
+LEAST_ROW_S = 5.0
+"""Shortest deadline of one request for rows, because a new loader makes its first requests with it."""
 
 
 class RemoteGraph(GraphQuestions, BatchService):
@@ -197,7 +199,8 @@ class RemoteSession(BatchSession):
         """
         self._cluster, self._settings, self._rank = cluster, settings, rank
         self._timeout_s = timeout_s
-        self.store = open_cluster(cluster, settings)
+        row_s = min(settings.timeout_s, max(timeout_s, LEAST_ROW_S))  # else a dead owner outlasts the batch's deadline
+        self.store = open_cluster(cluster, replace(settings, timeout_s=row_s))
         self._servers = [
             _Server(number, Connection(Location.parse(entry.location), settings.security))
             for number, entry in enumerate(cluster.servers)
@@ -247,7 +250,7 @@ class RemoteSession(BatchSession):
         except (StoreUnavailable, StoreTimeout, ChannelLost) as error:
             if not isinstance(error, ServerBusy | ChannelLost):
                 server.has_failed()
-            LOG.debug("batch %d is asked for again when its turn comes", step, exc_info=True)
+            LOG.debug("batch %d is requested again when its turn comes", step, exc_info=True)
             return None
         if batch is not None:
             server.has_answered()
@@ -305,7 +308,7 @@ class RemoteSession(BatchSession):
                     if batch is not None:
                         server.has_answered()
                         return batch
-                    failures.setdefault(name, StoreTimeout("it is still making the batch"))
+                    failures.setdefault(name, StoreTimeout("the server is still making the batch"))
                 if time.monotonic() > ends:
                     raise self._given_up(step, epoch, failures)
             patience_s *= 2
@@ -317,7 +320,7 @@ class RemoteSession(BatchSession):
         if self._closing.is_set():
             raise StoreUnavailable(f"batch {step} will not come; the loader was closed") from cause
         if turn != self._turn or turn <= self._ended:
-            raise StateError(f"batch {step} is not wanted any more; its iteration has ended") from cause
+            raise StateError(f"batch {step} is outdated: its iteration has ended") from cause
 
     def close(self) -> None:
         """Remove the channels and disconnect; a second call does nothing."""
@@ -387,8 +390,8 @@ class RemoteSession(BatchSession):
                 self._check_columns(server, batch)
                 if batch.epoch != epoch:
                     raise FormatError(
-                        f"{server.connection.name} gave a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} "
-                        "was asked for"
+                        f"{server.connection.name} sent a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} "
+                        "was requested"
                     )
                 return batch
             self._check_wanted(turn, step)
@@ -412,7 +415,8 @@ class RemoteSession(BatchSession):
             )
         if not is_right:
             raise FormatError(
-                f"{server.connection.name} gave a batch with other types, ids or columns than were asked for"
+                f"{server.connection.name} sent a batch whose types, ids or columns differ from the request; install "
+                "one version on servers and trainers"
             )
 
     def _channel_at(self, server: _Server, wanted: tuple[int, int, int], ends: float) -> int:
@@ -445,15 +449,15 @@ class RemoteSession(BatchSession):
             answer = self._call(server, "start_new_epoch_sampling", header, timeout_s=POLL_S + SLACK_S)
             found = {name: answer.header.get(name, header[name]) for name in ("turn", "epoch")}
             if found != {name: header[name] for name in found}:
-                told = f"channel {channel_id} at {server.connection.name} was taken to {found} by somebody else"
+                told = f"channel {channel_id} at {server.connection.name} was taken to {found} by another client"
                 if server.num_taken == MAX_TAKEN:
                     raise StateError(
-                        f"{told}, after it was made anew {MAX_TAKEN} times in one iteration; end the client that uses "
+                        f"{told}; it was registered again {MAX_TAKEN} times in one iteration; end the client that uses "
                         "the same worker_key"
                     )
                 self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=POLL_S + SLACK_S)
                 server.num_taken += 1
-                raise ChannelLost(f"{told}; it is made anew")
+                raise ChannelLost(f"{told}; it is registered again")
         except ChannelLost:
             server.channel_id = None
             raise
@@ -560,4 +564,4 @@ def _read(source: str | os.PathLike[str]) -> Cluster:
             f"{path} is a folder; a RemoteGraph has servers: give their cluster.json or their addresses, or give the "
             "folder to a loader"
         )
-    return read_cluster(path)
+    return read_cluster(path, instead="the addresses of servers")

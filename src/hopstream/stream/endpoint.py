@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from hopstream.errors import SettingsError, StoreUnavailable
+from hopstream.transport.binding import ADDRESS_REMEDY, is_of_elsewhere
 
 LOG = logging.getLogger(__name__)
 TURN_S = 10.0
@@ -73,8 +74,9 @@ class Endpoint:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._listener = _Listener(family, address, pages)
         except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
-            is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-            reason = f"port {port} is in use; choose another, or port 0 to let the system choose" if is_taken else error
+            reason = f"{error}; {ADDRESS_REMEDY}" if is_of_elsewhere(error) else str(error)
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                reason = f"port {port} is in use; choose another, or port 0 to let the system choose"
             raise StoreUnavailable(f"cannot listen at http://{shown}:{port}: {reason}") from error
         self.location = f"http://{shown}:{self._listener.socket.getsockname()[1]}"
         """Address of the endpoint, with the port that the system chose."""
@@ -145,7 +147,7 @@ class _Listener(socketserver.TCPServer):
         for thread in left.values():
             thread.join(max(0.0, ends - time.monotonic()))
         if any(thread.is_alive() for thread in left.values()):
-            LOG.warning("HTTP requests were still being answered %g s after they were cut off", JOIN_S)
+            LOG.warning("HTTP requests did not end within %g s after their connections were closed", JOIN_S)
 
     def _answer(self, request: socket.socket, client_address: Any) -> None:
         try:

@@ -129,12 +129,12 @@ def _decode(value: Any, arrays: Sequence[Array], depth: int) -> Any:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, HopstreamError):
             raise
-        raise FormatError(f"{reprlib.repr(value)} is no option: {reprlib.repr(error)}") from error
+        raise FormatError(f"{reprlib.repr(value)} is not an option: {reprlib.repr(error)}") from error
 
 
 def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -> Any:
     if not value:
-        raise FormatError("an empty object is no option")
+        raise FormatError("an empty object is not an option")
     tag, content = next(iter(value.items()))
     if tag == "tuple":
         return tuple(_decode(item, arrays, depth) for item in content)
@@ -147,7 +147,7 @@ def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -
     if tag == "record":
         given = {str(name): _decode(item, arrays, depth) for name, item in value["fields"].items()}
         return RECORDS[content](**given)
-    raise FormatError(f"{reprlib.repr(value)} is no option")
+    raise FormatError(f"{reprlib.repr(value)} is not an option")
 
 
 DIRECTIONS: dict[str, Direction] = {one: one for one in get_args(Direction)}
@@ -196,7 +196,7 @@ def decode_batch(frame: Frame, buffers: Buffers) -> MiniBatch | SampledBatch:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"a server's message is no batch: {reprlib.repr(error)}") from error
+        raise FormatError(f"a server's message is not a batch: {reprlib.repr(error)}") from error
 
 
 class _Writer:
@@ -274,7 +274,7 @@ class _Reader:
 
     def _array(self, number: Any) -> Array:
         if type(number) is not int or number < 0 or number in self._taken:  # a batch is no larger than its message
-            raise FormatError(f"a batch names array {reprlib.repr(number)}, or names it twice")
+            raise FormatError(f"a batch names array {reprlib.repr(number)}, which is invalid or named twice")
         self._taken.add(number)
         return self._frame.arrays[number]
 

@@ -72,13 +72,13 @@ TOTAL_GAUGES = {
 }
 TRAFFIC_COUNTERS = {
     "remote_requests": ("hopstream_remote_requests", "Requests to servers of other parts."),
-    "remote_ids": ("hopstream_remote_ids", "Nodes and edges that servers of other parts were asked for."),
+    "remote_ids": ("hopstream_remote_ids", "Nodes and edges requested from servers of other parts."),
     "remote_bytes": ("hopstream_remote_bytes", "Bytes that servers of other parts answered."),
-    "halo_ids": ("hopstream_halo_ids", "Nodes and edges of other parts that halos here answered for."),
-    "halo_bytes": ("hopstream_halo_bytes", "Bytes that halos here answered."),
+    "halo_ids": ("hopstream_halo_ids", "Nodes and edges of other parts that local halos answered."),
+    "halo_bytes": ("hopstream_halo_bytes", "Bytes that local halos answered."),
     "cache_ids": ("hopstream_row_cache_ids", "Nodes and edges of other parts whose rows were in the cache of rows."),
     "cache_bytes": ("hopstream_row_cache_bytes", "Bytes of rows that were in the cache of rows."),
-    "cache_evictions": ("hopstream_row_cache_evictions", "Rows that the cache of rows gave up for others."),
+    "cache_evictions": ("hopstream_row_cache_evictions", "Rows that the cache of rows dropped for others."),
 }
 
 
@@ -114,7 +114,7 @@ class MetricsServer:
             StoreUnavailable: The endpoint cannot listen at the address, for example because the port is in use.
         """
         if server.observer is not None:
-            raise StateError(f"{server.location} is observed by another MetricsServer; close that one first")
+            raise StateError(f"{server.location} already has a MetricsServer; close that one first")
         self._meter = meter = Meter()
         self._server, self._service = server, service
         self._registry = CollectorRegistry()
@@ -299,7 +299,7 @@ class Readiness:
             attempt.ended.set()
             attempt.thread.join(JOIN_S)
             if attempt.thread.is_alive():
-                LOG.warning("the graph was still being opened %g s after the server was told to stop", JOIN_S)
+                LOG.warning("the graph was still being opened %g s after the server began to stop", JOIN_S)
 
     def _attempt_now(self, service: SamplingService) -> _Attempt | None:
         """Return the current, a recent or a new attempt, so that probes share a thread. None when closed."""
@@ -327,7 +327,7 @@ class _Attempt:
     def _run(self) -> None:
         try:
             self._service.open_graph()
-            self.found = Found("other servers are still being asked whether they are there")
+            self.found = Found("the answers of other servers to pings are still awaited")
             self.found = self._peers()
             self.kept_until = time.monotonic() + KEPT_S
         except Exception as error:  # every error means that the graph cannot be opened
@@ -383,7 +383,7 @@ def _transport_families(listener: Listener) -> Iterator[Metric]:
         "hopstream_transport_bytes": (
             "Bytes of requests, and of answers that are being sent.", listener.account.taken,
         ),
-        "hopstream_transport_limit_bytes": ("The most bytes that these may have.", listener.account.limit),
+        "hopstream_transport_limit_bytes": ("Limit of these bytes.", listener.account.limit),
     }  # fmt: skip
     for name, (help_text, value) in gauges.items():
         yield GaugeMetricFamily(name, help_text, value=value)
@@ -391,7 +391,7 @@ def _transport_families(listener: Listener) -> Iterator[Metric]:
         "hopstream_refused_tokens", "Connections without a token, or with a wrong one.", listener.num_refused_tokens
     )
     yield CounterMetricFamily(
-        "hopstream_refused_requests", "Requests that were too large, or that there was no room for.",
+        "hopstream_refused_requests", "Requests that were too large or found no room.",
         listener.num_refused_calls,
     )  # fmt: skip
 
@@ -415,15 +415,15 @@ def _total_families(totals: dict[str, float], channels: Sequence[dict[str, Any]]
     credit = sum(channel["credit"] for channel in channels)
     yield GaugeMetricFamily("hopstream_credit_batches", "Most batches that all channels may have unfetched.", credit)
     yield CounterMetricFamily(
-        "hopstream_leases_expired", "Channels given up because nobody asked for them.", totals["num_expired"]
+        "hopstream_leases_expired", "Channels given up because no client used them.", totals["num_expired"]
     )
 
 
 def _cache_families(caches: dict[str, dict[str, int]]) -> Iterator[Metric]:
     """Yield hits and misses of caches."""
     for name, help_text in (
-        ("hits", "Batches, or rows of other parts, that were there when they were needed."),
-        ("misses", "Batches, or rows of other parts, that had to be made or asked for first."),
+        ("hits", "Batches, or rows of other parts, that were ready when they were needed."),
+        ("misses", "Batches, or rows of other parts, that had to be made or requested first."),
     ):
         family = CounterMetricFamily(f"hopstream_cache_{name}", help_text, labels=("cache",))
         for cache, counts in caches.items():

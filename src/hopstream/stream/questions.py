@@ -196,7 +196,7 @@ class GraphQuestions(OfOneProcess):
             check_entity(store, (each, direction))
             if (near := ends_of(each, direction)[0]) != node_type:
                 raise SettingsError(
-                    f"edges of {type_label(each)} in direction {direction!r} are those of {near!r}, not of "
+                    f"edges of {type_label(each)} in direction {direction!r} belong to {near!r}, not to "
                     f"{node_type!r}; choose the other direction or node type"
                 )
         ids = _lookup(store, node_type, keys)

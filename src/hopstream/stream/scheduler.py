@@ -208,7 +208,7 @@ class Scheduler:
             asked = channel.turn if turn is None else turn, channel.epoch if epoch is None else epoch
             if asked != channel.iteration:
                 raise (ChannelLost if asked < channel.iteration else StateError)(
-                    f"a batch of iteration {asked[0]}, epoch {asked[1]}, was asked for; the channel is at iteration "
+                    f"a batch of iteration {asked[0]}, epoch {asked[1]}, was requested; the channel is at iteration "
                     f"{channel.turn}, epoch {channel.epoch}"
                 )
             if lowest:
@@ -343,8 +343,8 @@ class Scheduler:
             raise StoreUnavailable("the server is shutting down")
         if len(self._channels) >= self._limits.max_channels:
             raise StoreUnavailable(
-                f"the server has {len(self._channels)} channels, as many as it may have (--max-channels); close "
-                "loaders that are not needed, or start it with more"
+                f"the server has {len(self._channels)} channels, the maximum (--max-channels); close loaders "
+                "that are not needed, or raise the maximum"
             )
 
     def _check_inputs(self, num_bytes: int) -> None:
@@ -354,17 +354,17 @@ class Scheduler:
         if limit is not None and num_bytes > limit:
             raise SettingsError(
                 f"the input has {num_bytes} bytes; all inputs may have {limit} (--memory-bytes); give fewer seeds to a "
-                "loader, or allow more"
+                "loader, or raise --memory-bytes"
             )
         if limit is not None and taken + num_bytes > limit:
-            raise ServerBusy(f"the inputs of channels have {taken} of the {limit} bytes that they may have")
+            raise ServerBusy(f"the inputs of channels take {taken} bytes of at most {limit} (--memory-bytes)")
 
     def _channel(self, channel_id: int) -> SampledChannel:
         channel = self._channels.get(channel_id)
         if channel is None:
             raise ChannelLost(
-                f"there is no channel {channel_id}: it was destroyed, its lease of {self._limits.lease_s:g} s ran out, "
-                "or the server was started again; register the input again"
+                f"channel {channel_id} does not exist: it was destroyed, its lease of {self._limits.lease_s:g} s "
+                "expired, or the server restarted; register the input again"
             )
         channel.used_at = self._clock()
         return channel
@@ -390,16 +390,16 @@ class Scheduler:
         iteration = channel.iteration
         if channel.num_waiters + channel.num_sending >= MAX_CALLS:
             raise SettingsError(
-                f"{MAX_CALLS} calls of channel {channel.number} wait for batches or have not read theirs; read "
-                "them, or end them, before more are made"
+                f"channel {channel.number} has {MAX_CALLS} calls that wait for batches or whose answers have not been "
+                "read; read or cancel them before you send more"
             )
         while True:
             if channel.is_destroyed:
-                raise ChannelLost(f"channel {channel.channel_id} was destroyed while batch {step} was waited for")
+                raise ChannelLost(f"channel {channel.channel_id} was destroyed while a call waited for batch {step}")
             if channel.iteration != iteration:
                 raise ChannelLost(
-                    f"a batch of iteration {iteration[0]}, epoch {iteration[1]}, was waited for; the channel has gone "
-                    f"on to iteration {channel.turn}, epoch {channel.epoch}"
+                    f"a call waited for a batch of iteration {iteration[0]}, epoch {iteration[1]}; the channel is now "
+                    f"at iteration {channel.turn}, epoch {channel.epoch}"
                 )
             was_late = step in channel.late
             made = channel.take(step)
@@ -411,7 +411,9 @@ class Scheduler:
                 self._let_go_on()
                 return made
             if is_over is not None and is_over():
-                raise StoreTimeout(f"nobody waits for batch {step} of epoch {channel.epoch} any more")
+                raise StoreTimeout(
+                    f"batch {step} of epoch {channel.epoch} is dropped because no call waits for it any more"
+                )
             channel.ask(step)
             channel.late[step] = self._clock()
             self._update(channel)
@@ -635,7 +637,7 @@ class Scheduler:
     def _never_fits(self, claim: _Claim, error: NoRoomError) -> SettingsError:
         return SettingsError(
             f"batch {claim.step} of epoch {claim.iteration[1]} does not fit into the {self._limits.batch_bytes} bytes "
-            f"that --memory-bytes leaves to batches: {error}; make batches smaller, or allow more"
+            f"that --memory-bytes leaves to batches: {error}; make batches smaller, or raise --memory-bytes"
         )
 
     def _able(self) -> list[SampledChannel]:
@@ -687,7 +689,7 @@ class Scheduler:
         while not self._stop_watching.wait(turn_s):
             for channel in self._expire():
                 LOG.warning(
-                    "channel %d (%s) was not asked for in %g s and is given up", channel.number, channel.worker,
+                    "channel %d (%s) was not used in %g s and is given up", channel.number, channel.worker,
                     self._limits.lease_s,
                 )  # fmt: skip
                 _tell(self.on_expired, channel)
@@ -729,7 +731,7 @@ class Scheduler:
             LOG.warning(
                 "batch %d of epoch %d of channel %d (%s, %s)%s is not done after %g s; its stage: %s",
                 claim.step, claim.iteration[1], claim.channel.number, claim.channel.loader, claim.channel.worker,
-                "" if is_needed else ", which nobody needs any more,", self._limits.slow_s, claim.stage,
+                "" if is_needed else ", which is not needed any more,", self._limits.slow_s, claim.stage,
             )  # fmt: skip
 
 
@@ -738,7 +740,7 @@ def _tell(listener: Callable[..., None], *news: object) -> None:
     try:
         listener(*news)
     except Exception:
-        LOG.exception("%r failed; the thread that told it goes on", listener)
+        LOG.exception("%r failed; the thread that called it continues", listener)
 
 
 def _make(claim: _Claim) -> Made | NoRoomError:
@@ -760,7 +762,7 @@ def _failure(error: BaseException) -> Frame:
     try:
         return encode_error(error)
     except Exception:
-        return encode_error(RemoteError(f"{type(error).__name__}, which cannot say what it is about"))
+        return encode_error(RemoteError(f"{type(error).__name__}, whose message could not be formatted"))
 
 
 def _described(channel: SampledChannel, now: float) -> dict[str, object]:

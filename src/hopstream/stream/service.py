@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
 from hopstream.errors import (
+    AccessDenied,
     ChannelLost,
     FormatError,
     HopstreamError,
@@ -35,7 +37,7 @@ from hopstream.load.ppr import PPRLoader
 from hopstream.load.setup import SubgraphLoader
 from hopstream.store.answer import Operation
 from hopstream.store.contract import Store
-from hopstream.store.routed import RoutedStore
+from hopstream.store.routed import RoutedStore, own_refusal
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import INPUT_OPTIONS, decode_options, encode_batch, recipe_digest
 from hopstream.stream.scheduler import JOIN_S, Scheduler
@@ -137,7 +139,7 @@ class SamplingService:
         _check_size(frame, MAX_OPTION_BYTES, "the options of a loader are small; seeds go to register_sampling_input")
         key, loader = _key(frame, "backend_key"), frame.text("loader")
         if loader not in LOADERS:
-            raise SettingsError(f"{loader[:100]!r} is no loader; a server samples for {', '.join(LOADERS)}")
+            raise SettingsError(f"{loader[:100]!r} is not a loader; a server samples for {', '.join(LOADERS)}")
         options = decode_options(frame.header.get("options"), frame.arrays)
         digest = recipe_digest(loader, frame.header.get("options"), frame.arrays)
         if frame.header.get("worker_key") is not None:
@@ -183,7 +185,10 @@ class SamplingService:
         digest = recipe_digest(str([first, stride, credit, has_columns]), frame.header.get("options"), frame.arrays)
         options = decode_options(frame.header.get("options"), frame.arrays)
         if frame.text("config") != backend.digest:
-            raise SettingsError("the input is for another way of sampling than its backend's; make another backend")
+            raise SettingsError(
+                "the input's options of sampling differ from its backend's; register it with a backend of the same "
+                "loader and options"
+            )
         if others := sorted(set(options) - INPUT_OPTIONS):
             raise SettingsError(f"{', '.join(others)} is an option of the backend, not of an input")
         with self._lock:
@@ -207,7 +212,10 @@ class SamplingService:
                 backend.channels[key] = (digest, channel_id)
         if not is_there:
             self._scheduler.remove(channel_id)
-            raise ChannelLost(f"backend {backend.backend_id} was torn down, or the input registered, meanwhile")
+            raise ChannelLost(
+                f"backend {backend.backend_id} was removed, or another call registered the same input; register it "
+                "again"
+            )
         return {"channel_id": channel_id}, []
 
     def start_new_epoch_sampling(self, frame: Frame) -> Answer:
@@ -397,7 +405,7 @@ class SamplingService:
                     return backend
             if len(self._backends) >= MAX_BACKENDS:
                 raise StoreUnavailable(
-                    f"the server has {MAX_BACKENDS} backends, as many as it may have; close loaders that are not needed"
+                    f"the server has {MAX_BACKENDS} backends, the maximum; close loaders that are not needed"
                 )
             self._backends[made.backend_id] = made
             return made
@@ -416,9 +424,13 @@ class SamplingService:
             except TimeoutError:
                 if opening.done():  # the opening itself raised a TimeoutError
                     raise
-                raise StoreTimeout(f"the graph is being opened, for {INIT_WAIT_S:g} s by now") from None
+                raise StoreTimeout(
+                    f"another caller has been opening the graph for {INIT_WAIT_S:g} s; call again, or see the server's "
+                    "log"
+                ) from None
         try:
-            graph = self._open_graph()
+            with _own_access("open the graph"):
+                graph = self._open_graph()
         except BaseException as error:
             told = error
             if isinstance(error, Exception) and not isinstance(error, HopstreamError):
@@ -446,18 +458,19 @@ class SamplingService:
         new_loader: Any = LOADERS[backend.loader]
         options = {**backend.options, **inputs}
         try:
-            loader: SubgraphLoader = new_loader(
-                backend.store, **options, collate="numpy", num_threads=0, buffer_bytes=self._buffers
-            )
+            with _own_access("read the input"):
+                loader: SubgraphLoader = new_loader(
+                    backend.store, **options, collate="numpy", num_threads=0, buffer_bytes=self._buffers
+                )
         except TypeError as error:
-            raise SettingsError(f"{backend.loader} cannot be made of these options: {error}") from error
+            raise SettingsError(f"{backend.loader} cannot be made with these options: {error}") from error
         return loader
 
     def _backend(self, backend_id: int) -> Backend:
         with self._lock:
             backend = self._backends.get(backend_id)
         if backend is None:
-            raise ChannelLost(f"there is no backend {backend_id}; call init_sampling_backend first")
+            raise ChannelLost(f"backend {backend_id} does not exist; call init_sampling_backend first")
         backend.used_at = time.monotonic()
         return backend
 
@@ -492,9 +505,23 @@ class _BatchJob:
         return self._maker.stage
 
     def __call__(self, epoch: int, step: int) -> Frame:
-        if self._has_columns:
-            return encode_batch(self._maker.make(epoch, step))
-        return encode_batch(cast(BatchMaker[Any], self._maker).sampled(epoch, step))
+        with _own_access("make the batch"):
+            if self._has_columns:
+                return encode_batch(self._maker.make(epoch, step))
+            return encode_batch(cast(BatchMaker[Any], self._maker).sampled(epoch, step))
+
+
+@contextmanager
+def _own_access(what: str) -> Iterator[None]:
+    """Raise ``StoreUnavailable`` in place of ``AccessDenied`` inside the context, where this server asks its peers.
+
+    ``AccessDenied`` would end trainers whose own token is valid. At ``StoreUnavailable`` they ask another server, or
+    retry.
+    """
+    try:
+        yield
+    except AccessDenied as error:
+        raise StoreUnavailable(own_refusal(error, what)) from error
 
 
 def _new_pool(limits: SamplingLimits) -> BufferPool:
@@ -531,7 +558,9 @@ def integer_of(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1,
 def _check_size(frame: Frame, max_bytes: int, remedy: str) -> None:
     num_bytes = sum(array.nbytes for array in frame.arrays)
     if num_bytes > max_bytes:
-        raise SettingsError(f"the request brings {num_bytes} bytes of arrays; it may bring {max_bytes}; {remedy}")
+        raise SettingsError(
+            f"the request brings {num_bytes} bytes of arrays; it may have at most {max_bytes}; {remedy}"
+        )
 
 
 def _key(frame: Frame, name: str) -> str:
@@ -540,7 +569,7 @@ def _key(frame: Frame, name: str) -> str:
     if not value.strip() or not value.isprintable():
         raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be printable characters")
     if len(value) > MAX_KEY_LENGTH:
-        raise FormatError(f"header field {name!r} has {len(value)} characters; it may have {MAX_KEY_LENGTH}")
+        raise FormatError(f"header field {name!r} has {len(value)} characters; it may have at most {MAX_KEY_LENGTH}")
     return value
 
 

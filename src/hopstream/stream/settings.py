@@ -27,24 +27,21 @@ class SamplingLimits(Settings):
         },
     )
     max_channels: int = field(default=256, metadata={"help": "most channels at once, over all trainers"})
-    credit: int = field(
-        default=8, metadata={"help": "most batches of one channel that are being made or wait to be fetched"}
-    )
+    credit: int = field(default=8, metadata={"help": "most batches of one channel in progress or waiting"})
     buffer_bytes: int = field(
-        default=2 << 30, metadata={"help": "bytes of waiting batches over all channels above which none is made ahead"}
+        default=2 << 30,
+        metadata={"help": "bytes of waiting batches of all channels above which no batch is made ahead"},
     )
     memory_bytes: int | str = field(
         default=0,
-        metadata={"help": "bytes that requests, answers and batches may take together, beside what the server has at "
-                          "the start; what finds no room waits or is asked again later; 0 means no bound"},
+        metadata={"help": "bytes of requests, answers and batches together, beyond the server's memory at its start; "
+                          "without room they wait or are repeated later; 0 means no limit"},
     )  # fmt: skip
     max_request_bytes: int = field(
         default=256 << 20, metadata={"help": "largest request; seeds of an input take 8 bytes each"}
     )
-    lease_s: float = field(
-        default=120.0, metadata={"help": "seconds after which a channel that nobody asks for is given up"}
-    )
-    slow_s: float = field(default=10.0, metadata={"help": "seconds after which a batch that is not done is reported"})
+    lease_s: float = field(default=120.0, metadata={"help": "seconds after which an unused channel is dropped"})
+    slow_s: float = field(default=10.0, metadata={"help": "seconds after which an unfinished batch is reported"})
 
     def __post_init__(self) -> None:
         """Check every field."""

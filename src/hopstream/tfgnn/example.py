@@ -322,7 +322,7 @@ def locate(messages: Messages, names: Sequence[str]) -> LocatedLists:
         if not is_unusual.any():
             return LocatedLists(messages, found, counts, num_bytes, num_others)
         messages = messages.rewritten(np.flatnonzero(is_unusual).tolist())
-    raise FormatError("messages are still unusual after protobuf has read them")
+    raise FormatError("messages are not canonical even after protobuf has rewritten them")
 
 
 def _located(messages: Messages, names: Sequence[str]) -> tuple[IntArray, IntArray]:
@@ -369,7 +369,7 @@ def _names_of(messages: Messages, numbers: Iterable[int]) -> list[str]:
     for number in numbers:
         names.update(messages.alone(number, feature_names))
         if len(names) > MAX_NAMES:
-            raise FormatError(f"messages have more than {MAX_NAMES} names of features; give the names that are wanted")
+            raise FormatError(f"messages have more than {MAX_NAMES} names of features; give the names to read")
     return sorted(names)
 
 

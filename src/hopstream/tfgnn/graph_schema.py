@@ -110,7 +110,7 @@ def schema_path(given: str | Path) -> Path:
             raise FormatError(f"{path} has {len(found)} files *.pbtxt{names}; give the one that is the schema")
         return found[0]
     if not path.is_file():
-        raise FormatError(f"{path} is not there; give a GraphSchema in text form, or the folder that holds it")
+        raise FormatError(f"{path} does not exist; give a GraphSchema in text form, or the folder that holds it")
     return path
 
 
@@ -157,10 +157,10 @@ def schema_problems(schema: Any) -> Iterator[str]:
                 yield f"{where} has no {end}"
             elif node_set not in schema.node_sets:
                 known = ", ".join(sorted(schema.node_sets)) or "none"
-                yield f"{where} has {end} {node_set!r}, which is no node set; known: {known}"
+                yield f"{where} has {end} {node_set!r}, which is not a node set; known: {known}"
     for node_set in schema.info.root_set:
         if node_set not in schema.node_sets:
-            yield f"info.root_set names {node_set!r}, which is no node set"
+            yield f"info.root_set names {node_set!r}, which is not a node set"
     yield from readout_problems(schema)
 
 
@@ -198,7 +198,7 @@ def _feature_problems(where: str, features: Mapping[str, Any], reserved: tuple[s
         if not name:
             yield f"{where}: a feature has no name"
         if name in reserved:
-            yield f"{what} has a name that stands for what every such set has; name it otherwise"
+            yield f"{what} has a reserved name; rename it"
         if not feature.HasField("dtype") or not feature.dtype:
             yield f"{what} has no dtype"
         if any(dim.name for dim in feature.shape.dim):
@@ -214,13 +214,13 @@ def _feature_problems(where: str, features: Mapping[str, Any], reserved: tuple[s
             continue
         for number in spec.ragged_dims:
             if f"{name}.d{number}" in features:
-                yield f"{what} varies in size, so its row lengths are called {name}.d{number}, as another feature is"
+                yield f"{what} varies in size, so its row lengths are called {name}.d{number}, like another feature"
 
 
 def _context_problems(where: str, names: Any, schema: Any) -> Iterator[str]:
     for name in names:
         if name not in schema.context.features:
-            yield f"{where} names context feature {name!r}, which is not there"
+            yield f"{where} names context feature {name!r}, which does not exist"
 
 
 def columns_of(features: Mapping[str, Any], where: str) -> dict[str, FeatureSchema]:

@@ -81,7 +81,7 @@ class ListReader:
             FormatError: A list of sizes is missing, or two disagree.
         """
         if not keys:
-            raise FormatError("the schema has no sets, whose sizes would say how many components there are")
+            raise FormatError("the schema has no sets, so the number of components is unknown")
         _, wanted = self.ints(keys[0])
         for key in keys:
             self._check_components(key, wanted, keys[0])
@@ -89,7 +89,7 @@ class ListReader:
 
     def _check_components(self, key: str, wanted: IntArray, other: str) -> None:
         _, counts = self.ints(key)
-        _refuse(counts == 0, lambda m: f"{key} is missing, which says how many components there are")
+        _refuse(counts == 0, lambda m: f"{key} is missing, so the number of components is unknown")
         _refuse(
             counts != wanted,
             lambda m: f"{key} and {other} are of different numbers of components: {counts[m]} and {wanted[m]}",
@@ -142,7 +142,7 @@ class ListReader:
         if is_wrong.any():
             m = int(np.argmax(is_wrong))
             is_there = bool(lists.is_there[m]) if isinstance(lists, NamedLists) else num_values[m] > 0
-            got = f"{key} has {num_values[m]} values" if is_there else f"{key} is not there"
+            got = f"{key} has {num_values[m]} values" if is_there else f"{key} is missing"
             wanted = f"{num_items[m]} items of shape {list(spec.shape)} have {num_rows[m]}"
             raise FormatError(f"message {m}: {got}; {wanted}")
         return FeatureValues(_loaded_values(key, lists.values, spec), int(num_items.sum()), tuple(dims))
@@ -158,7 +158,7 @@ class ListReader:
         is_left_out = (counts == 0) & (num_values == 0)  # allowed if all rows are empty
         _refuse(
             ~is_left_out & (counts != num_rows),
-            lambda m: f"{name} has the lengths of {counts[m]} rows; there are {num_rows[m]}",
+            lambda m: f"{name} has lengths of {counts[m]} rows; there are {num_rows[m]}",
         )
         self._refuse_much_left_out(name, np.where(is_left_out, num_rows, 0))
         return _filled(lengths, ~is_left_out, num_rows)

@@ -18,7 +18,7 @@ class RandomSettings(Settings):
     min_nodes: int = field(default=1, metadata={"help": "nodes of each node set and component, at least"})
     max_nodes: int = field(default=10, metadata={"help": "nodes of each node set and component, at most"})
     max_edges: int = field(
-        default=20, metadata={"help": "edges of each edge set and component, at most; none where an end has no nodes"}
+        default=20, metadata={"help": "edges of each edge set and component, at most; none if an end has no nodes"}
     )
     min_row: int = field(default=0, metadata={"help": "values in a row of a dimension that varies, at least"})
     max_row: int = field(default=5, metadata={"help": "values in a row of a dimension that varies, at most"})

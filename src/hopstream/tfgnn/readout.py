@@ -42,7 +42,7 @@ def readout_problems(schema: Any) -> Iterator[str]:
         if name.startswith(READOUT) and not is_readout(name):
             yield f"node set {name!r} is called neither {READOUT} nor {READOUT}:<letters, digits, _>"
         if name.startswith(SHADOW) and name.removeprefix(SHADOW) not in schema.edge_sets:
-            yield f"node set {name!r} stands for edge set {name.removeprefix(SHADOW)!r}, which is not there"
+            yield f"node set {name!r} stands for edge set {name.removeprefix(SHADOW)!r}, which does not exist"
     for name, edges in sorted(schema.edge_sets.items()):
         if not name.startswith(READOUT):
             continue
@@ -80,7 +80,7 @@ def check_readout(graph: GraphPieces, node_set: str = READOUT, keys: Sequence[st
             or several; the message names the key and the edge set.
     """
     if node_set not in graph.node_sets:
-        raise SchemaError(f"node set {node_set!r} is not there; {known_words(node_set, sorted(graph.node_sets))}")
+        raise SchemaError(f"node set {node_set!r} does not exist; {known_words(node_set, sorted(graph.node_sets))}")
     by_key = readout_edges(graph, node_set)
     for key in by_key if keys is None else keys:
         if key not in by_key:
@@ -134,7 +134,7 @@ def add_readout(
     ones = np.ones(num_components, np.int64)
     there = graph.node_sets.get(node_set)
     if there is not None and (features or not np.array_equal(there.sizes, ones)):
-        raise SchemaError(f"node set {node_set!r} is there already, with other predictions or values")
+        raise SchemaError(f"node set {node_set!r} exists already, with other predictions or values")
     known = readout_edges(graph, node_set)
     edge_sets = dict(graph.edge_sets)
     target = np.arange(num_components, dtype=np.int64)
@@ -144,7 +144,7 @@ def add_readout(
             raise SchemaError(f"{node_set} has key {key!r} already, in {', '.join(known[key])}")
         if source_set not in graph.node_sets:
             raise SchemaError(
-                f"node set {source_set!r} is not there; {known_words(source_set, sorted(graph.node_sets))}"
+                f"node set {source_set!r} does not exist; {known_words(source_set, sorted(graph.node_sets))}"
             )
         edge_sets[f"{node_set}/{key}"] = EdgePieces(
             sizes=ones, source=nodes, target=target, source_set=source_set, target_set=node_set
@@ -165,7 +165,7 @@ def add_readout_from_first_node(
     """
     if node_set_name not in graph.node_sets:
         raise SchemaError(
-            f"node set {node_set_name!r} is not there; {known_words(node_set_name, sorted(graph.node_sets))}"
+            f"node set {node_set_name!r} does not exist; {known_words(node_set_name, sorted(graph.node_sets))}"
         )
     sizes = graph.node_sets[node_set_name].sizes
     if len(sizes) and int(sizes.min()) == 0:

@@ -52,7 +52,7 @@ def read_spec(path: str | Path) -> Any:
     """
     path = local_path(path)
     if not path.is_file():
-        raise FormatError(f"{path} is not there; give a SamplingSpec in text form")
+        raise FormatError(f"{path} does not exist; give a SamplingSpec in text form")
     return read_message(path, SAMPLING_SPEC)
 
 
@@ -91,6 +91,11 @@ def _is_file(text: str) -> bool:
         return False
 
 
+def data_sets(schema: Any) -> list[str]:
+    """List the node sets of a schema without ``#context``, the node type that holds a unigraph's context."""
+    return sorted(name for name in schema.node_sets if name != "#context")
+
+
 def seed_of(spec: Any, schema: Any) -> tuple[str, tuple[str, ...]]:
     """Return the name of the seed op and its node sets: one, or for links those of source and target.
 
@@ -101,7 +106,7 @@ def seed_of(spec: Any, schema: Any) -> tuple[str, tuple[str, ...]]:
     """
     kind = spec.WhichOneof("seed_type")
     if kind is None:
-        raise SchemaError("the spec has no seed_op; say which node set sampling starts from")
+        raise SchemaError("the spec has no seed_op; add one with the node set from which sampling starts")
     if kind == "seed_op":
         return spec.seed_op.op_name, (spec.seed_op.node_set_name,)
     missing = [name for name in LINK_ENDS if name not in schema.edge_sets]
@@ -136,7 +141,7 @@ def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
             yield "the seed op has no op_name"
         unknown = [one for one in dict.fromkeys(seed_sets) if one not in schema.node_sets]
         for one in unknown:
-            yield f"seed op {quoted(seed_name)}: unknown node set {quoted(one)}; known: {_names(schema.node_sets)}"
+            yield f"seed op {quoted(seed_name)}: unknown node set {quoted(one)}; known: {_names(data_sets(schema))}"
         reached[seed_name] = () if unknown else seed_sets
     inputs = {op.op_name: tuple(op.input_op_names) for op in spec.sampling_ops}
     for number, op in enumerate(spec.sampling_ops):
@@ -144,7 +149,7 @@ def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
         if not op.op_name:
             yield f"{what} has no op_name"
         elif op.op_name in reached:
-            yield f"{what} is there twice"
+            yield f"{what} occurs twice"
         edges = schema.edge_sets.get(op.edge_set_name, None)
         yield from _edge_problems(what, op, edges, schema)
         yield from _input_problems(what, op, edges, reached, inputs)
@@ -185,7 +190,7 @@ def _why_not_reached(
     if name == op_name:
         return "is the op itself; ops start from the seed op or from other ops"
     if name not in inputs:
-        return f"is none; known: {_names(reached)}"
+        return f"does not exist; known: {_names(reached)}"
     if op_name in _all_inputs(name, inputs):
         return "is reached from the op itself, in a circle; ops form a tree that starts from the seed op"
     return "comes later; put ops behind their inputs"

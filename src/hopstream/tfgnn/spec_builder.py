@@ -254,7 +254,9 @@ class SamplingSpecBuilder:
         if not isinstance(op_name, str):
             raise SettingsError(f"op_name is {op_name!r}; give a string")
         if op_name in self._names:
-            raise SettingsError(f"op_name is {op_name!r}, and another op is called so; give another name, or none")
+            raise SettingsError(
+                f"op_name is {op_name!r}, which is used by another op; give another name, or leave it out"
+            )
         self._names.add(op_name)
 
     def _only(self, what: str, known: Any, name: str | None) -> str:

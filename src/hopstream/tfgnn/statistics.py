@@ -195,8 +195,8 @@ class ExampleStatistics:
         if not self.num_left_out:
             return ""
         return (
-            f"{self.num_left_out:,} lists are left out: of {MAX_NAMES:,} names beside the schema's no more are kept, "
-            f"nor longer ones than {MAX_NAME_LENGTH:,} characters"
+            f"{self.num_left_out:,} lists are left out: at most {MAX_NAMES:,} names that are not in the schema are "
+            f"kept, each of at most {MAX_NAME_LENGTH:,} characters"
         )
 
     def _set_of(self, name: str) -> str:

@@ -193,7 +193,7 @@ def read_record_blocks(
                 size = _size_of(rest) + HEAD_BYTES + TAIL_BYTES if len(rest) >= HEAD_BYTES else 0
                 wanted = max(block_bytes, size - len(rest))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormatError(f"{path}: what begins with record {number} cannot be uncompressed: {error}") from error
+            raise FormatError(f"{path}: the data from record {number} on cannot be decompressed: {error}") from error
 
 
 def _checked(block: RecordBlock) -> Iterator[RecordBlock]:
@@ -220,7 +220,7 @@ def broken_record(path: Path, number: int, state: int, data: Array) -> FormatErr
 
     if state == TOO_LONG:
         size = _size_of(data[:8].tobytes())
-        return FormatError(f"{path}: record {number} is said to have {size} bytes, more than there can be")
+        return FormatError(f"{path}: record {number} declares {size} bytes, more than the maximum")
     what = "the size of record" if state == BAD_SIZE else "record"
     return ChecksumError(f"{path}: {what} {number} does not match its checksum")
 
@@ -269,7 +269,7 @@ def sharded_name(name: str) -> tuple[str, int | None]:
     if match is None:
         if _ALMOST_SHARDED.fullmatch(name):
             raise SettingsError(
-                f"{name} ends in @{name.rpartition('@')[2]}; behind @ stands a number of files, 1 to {MAX_SHARDS}"
+                f"{name} ends in @{name.rpartition('@')[2]}; write @ and a number of files from 1 to {MAX_SHARDS}"
             )
         return name, None
     return match[1], _num_shards(name, int(match[2]))
@@ -320,12 +320,12 @@ def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
     elif path.exists() or not any(sign in str(name) for sign in "*?["):
         paths = [path]
         if not path.is_file():
-            raise FormatError(f"{path} is not there, or no file")
+            raise FormatError(f"{path} does not exist or is not a file")
     else:
         found = path.parent.glob(path.name) if root is None else root.glob(str(name))
         paths = sorted(path for path in found if path.is_file())
         if not paths:
-            raise FormatError(f"no file is named like {path}")
+            raise FormatError(f"no file matches {path}")
         _check_one_writing(str(name), paths)
     return paths
 
@@ -341,8 +341,8 @@ def _check_all_there(name: str, paths: Sequence[Path]) -> None:
         path.name for path in paths[0].parent.glob("*-of-*") if path.name.startswith(begin) and path.name not in names
     )
     raise FormatError(
-        f"{name} means {len(paths)} files; {missing[0]} is not there"
-        + (", nor is any other of them" if len(missing) == len(paths) > 1 else "")
+        f"{name} means {len(paths)} files; {missing[0]} is missing"
+        + (", and all others too" if len(missing) == len(paths) > 1 else "")
         + (f"; there is {others[0]}, of another number of shards" if others else "; check the name and the folder")
     )
 
@@ -358,13 +358,13 @@ def _check_one_writing(name: str, paths: Sequence[Path]) -> None:
     for (folder, stem, end), of in shards.items():
         if len(of) > 1:
             raise FormatError(
-                f"{name}: there are shards of {sorted(of)} files of {folder / stem}; name those that are meant"
+                f"{name} is ambiguous: {folder / stem} has shards of {sorted(of)} files; give the file names"
             )
         ((num_shards, numbers),) = of.items()
         missing = next((shard for shard in range(num_shards) if shard not in numbers), None)
         if missing is not None:
             shard = folder / f"{stem}-{missing:05}-of-{num_shards:05}{end}"
             raise FormatError(
-                f"{name}: {shard} is not there, and {len(numbers)} of {num_shards} are; give their names to read those "
+                f"{name}: {shard} is missing, but {len(numbers)} of {num_shards} exist; give their names to read those "
                 "alone"
             )

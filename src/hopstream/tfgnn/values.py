@@ -51,9 +51,7 @@ class FeatureValues:
                 raise SchemaError(f"dimension {number} has a row of length {int(dim.min())}")
             num_rows = int(dim.sum())
         if len(self.flat) != num_rows:
-            raise SchemaError(
-                f"{len(self.flat)} values are there; {self.num_items} items of this shape have {num_rows}"
-            )
+            raise SchemaError(f"got {len(self.flat)} values; {self.num_items} items of this shape need {num_rows}")
 
     @classmethod
     def of(cls, values: Any) -> FeatureValues:

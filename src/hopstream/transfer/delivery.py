@@ -113,7 +113,7 @@ def checked_blocks(place: Place, file: CopiedFile) -> Iterator[bytes]:
     if checksum != file.crc32c:
         raise ChecksumError(
             f"{place.shown}/{file.name} has crc32c {checksum:08x}; the manifest says {file.crc32c:08x}; write the "
-            "dataset again, or copy it anew"
+            "dataset again, or copy it again"
         )
 
 
@@ -273,11 +273,11 @@ class Delivery:
     def _refuse_part(self, target: Target, folder: str) -> NoReturn:
         """Raise the error for a missing part, with its location if known."""
         uris = self.roots.get(folder, ())
-        where = f"; {ROOTS} says that it lies in {' and in '.join(uris)}" if uris else ""
+        where = f"; {ROOTS} lists it in {' and in '.join(uris)}" if uris else ""
         raise FormatError(
-            f"{self.source.shown} lacks the folder {folder}, and {target.place.shown} does not have it{where}: place "
-            "a dataset that has all of its parts, such as the folder that it was first placed from, or pull all parts "
-            "into one folder (hopstream pull) and place that"
+            f"{self.source.shown} lacks the folder {folder}, and {target.place.shown} does not have it{where}: place a "
+            "dataset that has all of its parts, such as the folder that was placed first, or pull all parts into one "
+            "folder (hopstream pull) and place that"
         )
 
     def _find_origins(self) -> None:
@@ -295,9 +295,9 @@ class Delivery:
                 found = _root_with(self.roots.get(folder, ()), wanted)
                 if found is None:
                     raise FormatError(
-                        f"{target.place.shown} has {folder} with another halo than {self.source.shown} is to bring, "
-                        f"and no root that is known there has the new one of {folder}: place the dataset again, so "
-                        f"that all roots are listed in {ROOTS} and have it, or pull all parts into a new folder"
+                        f"{target.place.shown} has {folder} with another halo than {self.source.shown}, and none of "
+                        "its known roots has the new halo; place the dataset again, so that all roots are listed in "
+                        f"{ROOTS}, or pull all parts into a new folder"
                     )
                 self.origins[folder] = found
 

@@ -105,7 +105,7 @@ def _check_roots(entries: Sequence[Root], num_parts: int) -> None:
         wrong = [part for part in entry.parts if not 0 <= part < num_parts]
         if wrong:
             raise SettingsError(
-                f"{stored_uri(entry.uri)} is to have part {wrong[0]}; parts are numbered 0..{num_parts - 1}"
+                f"part {wrong[0]} is assigned to {stored_uri(entry.uri)}; parts are numbered 0..{num_parts - 1}"
             )
         if not entry.parts:
             raise SettingsError(
@@ -114,7 +114,7 @@ def _check_roots(entries: Sequence[Root], num_parts: int) -> None:
             )
     missing = sorted(set(range(num_parts)) - {part for entry in entries for part in entry.parts})
     if missing:
-        raise SettingsError(f"no root is to have part {missing[0]}; name every part of 0..{num_parts - 1}")
+        raise SettingsError(f"part {missing[0]} is assigned to no root; assign every part of 0..{num_parts - 1}")
     stored = [stored_uri(entry.uri).rstrip("/") for entry in entries]
     twice = sorted({uri for uri in stored if stored.count(uri) > 1})
     if twice:
@@ -191,7 +191,7 @@ def read_root_list(path: Path) -> list[tuple[str, str | None]]:
     for where, words in read_listing(path, "root", "URI [parts]"):
         parts = words[1] if len(words) == 2 else None
         if found and (found[0][1] is None) != (parts is None):
-            raise FormatError(f"{where} and the lines before differ: name the parts of all roots, or of none")
+            raise FormatError(f"{where} and the lines before differ: give parts for all roots, or for none")
         found.append((words[0], parts))
     return found
 

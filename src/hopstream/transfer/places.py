@@ -203,7 +203,8 @@ def _open(uri: str) -> tuple[Any, str]:
     """Return the file system of a place, and the path in it."""
     if is_broken_uri(uri):
         raise SettingsError(
-            f"{uri.partition(':')[0]}:/ is no place; write a URI with two slashes, as text and not as a Path"
+            f"{uri.partition(':')[0]}:/ looks like a URI that was converted to a Path; pass it as a string with two "
+            "slashes, such as s3://bucket/mag"
         )
     if not is_uri(uri):
         path = str(Path(uri).absolute())

@@ -108,10 +108,10 @@ def _check_parts(place: Place, manifest: Manifest, wanted: Sequence[int], here: 
     missing = sorted(set(wanted) - set(here))
     if missing:
         uris = _known_roots(place, manifest).get(str(part_folder(missing[0])), [])
-        where = f"; {ROOTS} says that it lies in {' and in '.join(uris)}; pull it from there" if uris else ""
+        where = f"; {ROOTS} lists it in {' and in '.join(uris)}; pull it from there" if uris else ""
         raise FormatError(f"{place.shown} does not have part {missing[0]}{where}")
     if not wanted:
-        raise FormatError(f"{place.shown} has a manifest and no part; pull from a root that has parts")
+        raise FormatError(f"{place.shown} has a manifest but no parts; pull from a root that has parts")
 
 
 def _known_roots(place: Place, manifest: Manifest) -> dict[str, list[str]]:

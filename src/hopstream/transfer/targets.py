@@ -156,7 +156,8 @@ def check_foreign(place: Place) -> None:
     foreign = [name for name in names if name not in known and not PART_FOLDER.fullmatch(name)]
     if foreign:
         raise SettingsError(
-            f"{place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
+            f"{place.shown} holds {foreign[0]!r}, which does not belong to a dataset; move it away, or give another "
+            "place"
         )
 
 
@@ -168,7 +169,7 @@ def check_servers(place: Place, names: Sequence[str]) -> None:
     """
     if CLUSTER in names and ROOTS not in names:
         raise SettingsError(
-            f"{place.shown} holds {CLUSTER} of servers that run there, or ran; stop them, or remove the file"
+            f"{place.shown} holds {CLUSTER} of servers that may still run; stop them, or remove the file"
         )
 
 
@@ -195,13 +196,14 @@ def check_apart(source: Place, targets: Sequence[Place]) -> None:
     for target in targets:
         if _is_in(target, source) or _is_in(source, target):
             raise SettingsError(
-                f"{target.shown} and the dataset {source.shown} lie in each other; give a folder beside it"
+                f"one of {target.shown} and the dataset {source.shown} contains the other; give a folder next to the "
+                "dataset"
             )
     for first, second in itertools.permutations(targets, 2):
         if _where(first) == _where(second):
             raise SettingsError(f"{first.shown} and {second.shown} are one folder; name a root once, with its parts")
         if _is_in(second, first):
-            raise SettingsError(f"{second.shown} lies in {first.shown}, another root; give folders beside each other")
+            raise SettingsError(f"{second.shown} lies in {first.shown}, another root; give separate folders")
     for target in targets:
         _refuse_dataset_above(target)
 

@@ -11,6 +11,7 @@ from hopstream.errors import StoreUnavailable
 from hopstream.transport.location import Location
 
 BACKLOG = 512
+ADDRESS_REMEDY = "give a name or address of this machine"
 
 
 def listen_at(location: Location) -> socket.socket:
@@ -36,7 +37,7 @@ def _listen_at_path(path: str) -> socket.socket:
         if not _is_answered(path):
             Path(path).unlink(missing_ok=True)
     elif Path(path).exists():
-        raise FileExistsError("it is there and is no socket; choose another path")
+        raise FileExistsError("the path exists and is not a socket; choose another path")
     return _listen(socket.AF_UNIX, path)
 
 
@@ -73,4 +74,10 @@ def _reason(error: Exception, location: Location) -> str:
         if location.path:
             return "another server listens there; choose another path"
         return f"port {location.port} is in use; choose another, or port 0 to let the system choose"
-    return str(error)
+    return f"{error}; {ADDRESS_REMEDY}" if is_of_elsewhere(error) else str(error)
+
+
+def is_of_elsewhere(error: Exception) -> bool:
+    """Whether listening failed because the host's name is unknown, or because its address is not this machine's."""
+    is_unknown = isinstance(error, socket.gaierror | UnicodeError)
+    return is_unknown or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL)

@@ -62,10 +62,10 @@ class Call(Frame):
         if self._request_bytes + num_bytes > self._account.limit:
             raise SettingsError(
                 f"the answer needs {num_bytes} bytes at a time; the server has {self._account.limit} for all answers; "
-                "ask for less at once"
+                "request less at once"
             )
         if not self._account.more(more):
-            raise ServerBusy(f"the answer needs {num_bytes} bytes at a time, for which there is no room now")
+            raise ServerBusy(f"the answer needs {num_bytes} bytes at a time, and the server has no room for them now")
         self._num_bytes = self._reserved_bytes = self._num_bytes + more
 
     def on_over(self, tell: Callable[[], None]) -> None:

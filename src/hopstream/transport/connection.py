@@ -37,6 +37,7 @@ BUSY_S = 0.05
 """Seconds before the first retry at a busy server; each further wait is twice as long."""
 MAX_BUSY_S = 1.0
 
+TOKEN_REMEDY = "give a token that is in the server's --token-file now"
 TIMEOUT_REMEDY = "it is busy, stopped or not a hopstream server; look at its log, check the port, or raise timeout_s"
 
 
@@ -157,7 +158,7 @@ class Connection:
     def check_open(self, what: str) -> None:
         """Raise ``StoreUnavailable`` if the connection is closed."""
         if self._is_closed:
-            raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
+            raise StoreUnavailable(f"cannot {what} at {self.name}: the store is closed")
 
     def close(self) -> None:
         """Refuse requests, end those under way, and wait until no thread reads; a second call does nothing.
@@ -234,7 +235,7 @@ class Connection:
             link = self._found(what, is_new=is_new)
             while link is None and self._opening and self._is_full and not (is_new or opening.is_given_up):
                 if not self._changed.wait(ends - time.monotonic()):
-                    raise StoreTimeout("other requests wait for connections, too")
+                    raise StoreTimeout("no connection was free in time: other requests are waiting for one")
                 link = self._found(what, is_new=is_new)
             if link is not None:
                 return link, False
@@ -302,13 +303,13 @@ class Connection:
     def _explained(self, error: Exception, timeout_s: float, what: str) -> HopstreamError:
         """Add server and operation to an error."""
         if self._is_closed:
-            return StoreUnavailable(f"{self.name} was asked to {what}; the store was closed meanwhile")
+            return StoreUnavailable(f"cannot {what} at {self.name}: the store was closed meanwhile")
         if isinstance(error, HopstreamError) and hasattr(error, "__notes__"):  # an error from the server
             return error
         sent = "" if self._security.has_token else ", and none was sent"
         texts: dict[type[HopstreamError], str] = {
             StoreTimeout: f"{self.name} gave no answer in {timeout_s:.3g} s to {what}; {TIMEOUT_REMEDY}",
-            AccessDenied: f"{self.name} refused {what}: {error}{sent}; give the token that the server was started with",
+            AccessDenied: f"{self.name} refused {what}: {error}{sent}; {TOKEN_REMEDY}",
             ServerBusy: f"{self.name} is too busy for {what}: {error}",
         }
         kind = next((kind for kind in texts if isinstance(error, kind)), None)

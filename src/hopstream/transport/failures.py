@@ -86,7 +86,10 @@ def raise_error(frame: Frame, where: str, what: str) -> None:
     if told is None:
         return
     if not isinstance(told, dict):
-        raise FormatError(f"{where} told of an error in an unknown form: {str(told)[:200]}")
+        raise FormatError(
+            f"{where} sent an error in an unknown form: {str(told)[:200]}; client and server may have different "
+            "versions"
+        )
     kind, message, lines = str(told.get("kind")), str(told.get("message")), str(told.get("traceback", ""))
     if kind in SHARED_ERRORS:
         error: HopstreamError = getattr(errors, kind)(message)

@@ -23,11 +23,11 @@ class TransportLimits(Settings):
         SettingsError: A field is out of range.
     """
 
-    max_connections: int = field(default=1024, metadata={"help": "most connections of clients that are known"})
+    max_connections: int = field(default=1024, metadata={"help": "most connections that have said hello"})
     max_strangers: int = field(
         default=128, metadata={"help": "most connections that have not said hello; one more ends the oldest"}
     )
-    max_calls: int = field(default=512, metadata={"help": "most requests that are being answered"})
+    max_calls: int = field(default=512, metadata={"help": "most requests in progress"})
     max_request_bytes: int = field(default=256 << 20, metadata={"help": "most bytes in one request"})
     max_bytes: int = field(
         default=1 << 30, metadata={"help": "most bytes of requests and of answers that are being sent, all together"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import re
 import select
 import socket
 import ssl
@@ -68,11 +69,14 @@ CLOSED_TLS = (
 )
 TLS_ALERT = 0x15
 """First byte that a server with TLS sends to a client without TLS."""
+OWN_CERTIFICATE = re.compile(r"ALERT_(UNKNOWN_CA|\w*CERTIFICATE)")
+"""Errors of OpenSSL with which a server refuses a client's certificate, or the lack of one."""
 TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((ConnectionRefusedError, FileNotFoundError), "nothing listens there; start the server, or check the address"),
     (
         (PermissionError,),
-        "this user may not open the socket; only the one who started the server may, or who can enter its folder",
+        "this user may not open the socket; only the user who started the server may, or users who may enter its "
+        "folder",
     ),
     (
         (socket.gaierror, UnicodeError),
@@ -304,7 +308,7 @@ class Link:
                 break
             time.sleep(LOOK_S)
         if not self._answers:
-            self.close(LinkGivenUp("the only answer on it came too slowly"))
+            self.close(LinkGivenUp("the connection was closed because its only call was cancelled"))
             return
         with suppress(LinkLost, StoreTimeout):
             self._send(encode_message(CANCEL, answer.number), time.monotonic() + 1.0)
@@ -321,7 +325,7 @@ class Link:
         try:
             self._send(encode_message(PING, pong.number), ends)
             if not self.wait(pong, ends):
-                raise StoreTimeout("it gave no answer to a ping")
+                raise StoreTimeout("the server did not answer a ping")
             if pong.error is not None:
                 raise pong.error
         finally:
@@ -432,7 +436,7 @@ class Link:
         if prefix.kind not in (ANSWER, PONG, GOODBYE):
             raise FormatError(f"a message of kind {prefix.kind} came, which a server does not send")
         if prefix.body_bytes > MAX_MESSAGE_BYTES:
-            raise FormatError(f"a frame has {prefix.body_bytes} bytes; it may have {MAX_MESSAGE_BYTES}")
+            raise FormatError(f"a frame has {prefix.body_bytes} bytes; it may have at most {MAX_MESSAGE_BYTES}")
         return prefix.kind != ANSWER or prefix.number in self._answers
 
     def _is_wanted(self, prefix: Prefix) -> bool:
@@ -467,7 +471,9 @@ class Link:
                 raise kind(str(self.lost))
             self._send_whole(deque(buffers), ends)
         except (OSError, ValueError) as error:  # ValueError: the socket was closed meanwhile
-            lost = LinkLost("the request was not taken in time" if isinstance(error, StoreTimeout) else str(error))
+            lost = LinkLost(
+                "the server did not read the request in time" if isinstance(error, StoreTimeout) else str(error)
+            )
             self._fail(lost)
             raise error if isinstance(error, StoreTimeout) else lost from error
         finally:
@@ -602,7 +608,7 @@ def _connected(sock: socket.socket, address: Any, ends: float, opening: Opening)
                 break
             except BlockingIOError:  # the queue of a Unix socket is full; for TCP the system waits by itself
                 if left_s <= 0:
-                    raise TimeoutError("nobody has accepted it") from None
+                    raise TimeoutError("the server did not accept the connection") from None
                 time.sleep(QUEUE_S)
     except BaseException:
         opening.leave()
@@ -623,7 +629,7 @@ def _stranger(head: bytes, location: Location) -> str:
     """Describe a server that did not answer with a welcome."""
     if head[:1] == bytes([TLS_ALERT]) and not location.has_tls:
         return "the server has TLS; write tls:// instead of tcp://"
-    return "what listens there is no hopstream server of this version; check the port"
+    return "the program at this address is not a hopstream server of this version; check the port"
 
 
 def _told(error: Exception, location: Location) -> str:
@@ -636,15 +642,18 @@ def _told(error: Exception, location: Location) -> str:
     if isinstance(error, ConnectionError):
         return CLOSED_TLS if location.has_tls else CLOSED_PLAIN
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return "no network leads there; check the address, the network and the firewall"
+        return "no network route leads to the address; check the address, the network and the firewall"
     return f"{error}; start the server, or check the address, the certificates and the firewall"
 
 
 def _told_of_tls(error: ssl.SSLError) -> str:
     text = str(error)
     if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
-        return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
-    return (
-        f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates and "
-        "the name that they are for"
-    )
+        return "the server has no TLS; write tcp:// instead of tls://, or give the server a certificate"
+    reason = text.split("(_ssl")[0].strip()
+    if OWN_CERTIFICATE.search(text.upper()):
+        return (
+            f"no TLS connection could be made ({reason}): the server refuses the certificate of this client; give one "
+            "that leads to the server's --client-ca, and that has not expired"
+        )
+    return f"no TLS connection could be made ({reason}); check the roots, the certificates and the host name in them"

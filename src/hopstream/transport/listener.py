@@ -332,7 +332,7 @@ class Listener:
             else:
                 stream = TlsStream(context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
         except (OSError, SettingsError) as error:
-            LOG.info("a connection could not be taken: %s", error)
+            LOG.info("a connection could not be accepted: %s", error)
             sock.close()
             return
         shown = address[0] if isinstance(address, tuple) else "a Unix socket"
@@ -472,7 +472,7 @@ class Listener:
                 return False
             peer.hello += target[:read]
             if read == 0 or not MAGIC.startswith(bytes(peer.hello[:4])):
-                raise ConnectionResetError("it said no hello")
+                raise ConnectionResetError("the client sent no hello")
         _, version, _, _ = HELLO.unpack_from(peer.hello)
         if version != VERSION:
             text = f"the server speaks version {VERSION} of the protocol, and the client {version}"
@@ -504,7 +504,7 @@ class Listener:
             if has_room:
                 self._strangers.pop(peer.fd, None)
         if not has_room:
-            self._turn_away(peer, Status.BUSY, f"the server has {num_known} connections, as many as it may have")
+            self._turn_away(peer, Status.BUSY, f"the server has {num_known} connections, the maximum (max_connections)")
             return False
         peer.identity = identity
         peer.receiver = Receiver(peer.stream, lambda prefix: self._check(peer, prefix), _place)
@@ -598,7 +598,7 @@ class Listener:
             return True
         if prefix.header_bytes > MAX_REQUEST_HEADER_BYTES:
             raise FormatError(
-                f"a request has a header of {prefix.header_bytes} bytes; it may have {MAX_REQUEST_HEADER_BYTES}"
+                f"a request has a header of {prefix.header_bytes} bytes; the maximum is {MAX_REQUEST_HEADER_BYTES}"
             )
         size = prefix.header_bytes * HEADER_FACTOR + prefix.body_bytes
         if prefix.number in peer.calls:
@@ -630,7 +630,7 @@ class Listener:
         if peer.is_leaving:
             return "StoreUnavailable", "the server is shutting down"
         if peer.revoked_at and time.monotonic() > peer.revoked_at + LEAVE_S:
-            return "AccessDenied", "the token is not in force any more; connect anew with another"
+            return "AccessDenied", "the token is not valid any more; connect again with another"
         if sent_bytes > limits.max_request_bytes:
             most = limits.max_request_bytes
             return "SettingsError", f"the request has {sent_bytes} bytes; the server takes {most} (--max-request-bytes)"
@@ -655,7 +655,7 @@ class Listener:
         if not idle:
             return False
         longest = min(idle, key=lambda one: one.progress_at)
-        LOG.info("the connection of %s makes room: it does not read its answers", longest.address)
+        LOG.info("the connection of %s is closed to make room: it does not read its answers", longest.address)
         self._drop(longest)
         return True
 
@@ -663,13 +663,13 @@ class Listener:
         """Return why there is no room for a request; empty if memory was reserved for it."""
         limits = self._limits
         if self.account.num_calls >= limits.max_calls:
-            return f"the server answers {limits.max_calls} requests, as many as it may"
+            return f"the server answers {limits.max_calls} requests, the maximum (max_calls)"
         if len(peer.calls) >= MAX_CALLS_OF_ONE:
-            return f"{len(peer.calls)} requests are under way on the connection, as many as may be"
+            return f"{len(peer.calls)} requests are under way on the connection, the maximum"
         if self._num_idle < 1 and not self._start_thread():
-            return "the server can start no thread for the call"
+            return "the server cannot start a thread for the call"
         if not self.account.begin(size + CALL_BYTES):
-            return f"requests and answers take {self.account.taken} of the {limits.max_bytes} bytes that they may take"
+            return f"requests and answers take {self.account.taken} bytes of at most {limits.max_bytes}"
         return ""
 
     def _take(self, peer: Peer, prefix: Prefix, frame: Frame | None, calls: list[Call]) -> None:
@@ -741,7 +741,7 @@ class Listener:
             else:
                 peer.num_untold += 1
                 if peer.num_untold > MAX_UNTOLD:
-                    raise ConnectionResetError("it does not read what it is told")
+                    raise ConnectionResetError("the client does not read the messages that it receives")
             self._arm(peer)
             return False
 
@@ -770,10 +770,10 @@ class Listener:
             try:
                 close()
             except Exception:
-                LOG.exception("an answer could not be ended")
+                LOG.exception("the end of an answer could not be sent")
         self._give_back(0 if is_held else call._num_bytes)
         if is_too_much:
-            LOG.info("the connection of %s is ended: it cancels what it does not read", peer.address)
+            LOG.info("the connection of %s is closed: it cancels answers that it does not read", peer.address)
             self._drop(peer)
 
     def _give_back(self, num_bytes: int) -> None:
@@ -827,7 +827,7 @@ class Listener:
                     call._give_up()
                 is_late = is_late or number in peer.parked
         if is_late:  # the client neither writes nor reads
-            LOG.info("the connection of %s is ended: it has been too slow", peer.address)
+            LOG.info("the connection of %s is closed: it was too slow", peer.address)
             self._drop(peer)
 
     def _revoke(self, peer: Peer, in_force: Sequence[Identity] | None, now: float) -> None:
@@ -847,7 +847,7 @@ def _hello_bytes(hello: bytearray) -> int:
     if version != VERSION:
         return HELLO.size
     if token_bytes > MAX_TOKEN_BYTES:
-        raise ConnectionResetError("it said no hello")
+        raise ConnectionResetError("the client sent no hello")
     return HELLO.size + int(token_bytes)
 
 

@@ -56,7 +56,7 @@ class Location:
         has_rest = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
         if parts.scheme not in SCHEMES or not host or port is None or has_rest:
             is_elsewhere = is_uri(text) and parts.scheme not in SCHEMES
-            remedy = "; a dataset that is elsewhere is copied to a folder of this machine: pull" if is_elsewhere else ""
+            remedy = "; copy a remote dataset to a folder of this machine first: hopstream pull" if is_elsewhere else ""
             shown = shown_uri(text) if is_elsewhere else text
             raise SettingsError(f"{shown!r} is not a location; write {WANTED}{remedy}")
         return cls(host, port, SCHEMES[parts.scheme])
@@ -103,4 +103,4 @@ def check_scheme(text: str) -> None:
     addresses = [one.strip() for one in text.split(",")]
     if all(map(_ADDRESS.fullmatch, addresses)) and not Path(text).exists():
         wanted = ",".join(f"tcp://{one}" for one in addresses)
-        raise SettingsError(f"{text!r} has no scheme; write {wanted}, or tls:// where servers have TLS")
+        raise SettingsError(f"{text!r} has no scheme; write {wanted}, or tls:// if servers have TLS")

@@ -142,7 +142,7 @@ class Frame:
             FormatError: There is no such array, or it has another dtype or rank.
         """
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self.arrays):
-            raise FormatError(f"array {index!r} was named; the frame has {len(self.arrays)}")
+            raise FormatError(f"the header names array {index!r}; the frame has {len(self.arrays)} arrays")
         array = self.arrays[index]
         if dtype_name(array.dtype) not in dtypes or array.ndim != ndim:
             wanted = f"{'|'.join(dtypes)}[{', '.join(['n'] * ndim)}]"
@@ -210,9 +210,11 @@ def read_prefix(data: memoryview) -> Prefix:
     """
     kind, flags, zero, header_bytes, number, body_bytes, timeout_ms, also_zero = PREFIX.unpack(data)
     if not REQUEST <= kind <= GOODBYE or flags > LAST or zero or also_zero:
-        raise FormatError(f"a message begins with {data[:8].hex(' ')}, which is no prefix; the connection is broken")
+        raise FormatError(f"a message begins with {data[:8].hex(' ')}, which is not a prefix; the connection is broken")
     if header_bytes > MAX_HEADER_BYTES:
-        raise FormatError(f"a message says that its header has {header_bytes} bytes; it may have {MAX_HEADER_BYTES}")
+        raise FormatError(
+            f"a message declares a header of {header_bytes} bytes; it may have at most {MAX_HEADER_BYTES}"
+        )
     return Prefix(kind, flags, header_bytes, number, body_bytes, timeout_ms)
 
 
@@ -268,7 +270,7 @@ def empty_arrays(specs: Sequence[ArraySpec]) -> list[Array]:
 
 def _refuse_constant(name: str) -> None:
     """Refuse NaN, which is not JSON: a wait of NaN seconds would never end."""
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _read_spec(value: object) -> ArraySpec:

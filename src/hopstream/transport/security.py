@@ -55,7 +55,7 @@ class ServerSecurity(Settings):
         if self.token_file is not None:
             self._keep("token_file", local_path(self.token_file))
         if self.client_roots is not None and self.certificate is None:
-            raise SettingsError("client certificates can be asked for only with TLS; give certificate and private key")
+            raise SettingsError("client certificates can be required only with TLS; give certificate and private key")
         if self.token is not None or self.token_file is not None:
             self._keep("tokens", Tokens(self.token, self.token_file))
         if self.certificate is not None:
@@ -76,7 +76,7 @@ class ServerSecurity(Settings):
         """
         if location.has_tls != self.has_tls:
             scheme = "tls://" if self.has_tls else "tcp://"
-            raise SettingsError(f"{location} does not fit the security settings; with these, listen at {scheme}")
+            raise SettingsError(f"{location} contradicts the security settings; listen at {scheme} instead")
         is_guarded = location.has_tls and (self.tokens is not None or self.client_roots is not None)
         if location.is_loopback or is_guarded:
             return
@@ -248,7 +248,7 @@ def _check(record: ServerSecurity | ClientSecurity, who: str, roots: str) -> Non
     if record.token is not None and record.token_file is not None:
         raise SettingsError("a token and a token file were given; give one of them")
     if (record.certificate is None) != (record.private_key is None):
-        raise SettingsError(f"a {who}'s certificate and private key come together, got only one of them")
+        raise SettingsError(f"a {who}'s certificate and private key must be given together; only one was given")
 
 
 def _pem(given: Pem) -> bytes:

@@ -74,7 +74,7 @@ class Watched(Generic[T]):
                 except SettingsError as error:
                     if self._value is None:
                         raise
-                    LOG.warning("%s; what was read before stays in force", error)
+                    LOG.warning("%s; the previous content stays in use", error)
                 self._marks = marks
             return cast(T, self._value)
 

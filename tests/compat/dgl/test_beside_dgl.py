@@ -153,7 +153,9 @@ def test_ids_are_int64_in_main_memory(make: Callable[..., Any]):
 
 
 def test_names_that_are_not_here_are_told():
-    with pytest.raises(AttributeError, match=r"dgl.distributed.DistGraph is not here; there are .*partition_graph"):
+    with pytest.raises(
+        AttributeError, match=r"dgl.distributed.DistGraph is not available; available: .*partition_graph"
+    ):
         _ = ours.DistGraph
     with pytest.raises(ValueError, match="return_dgl_ndarray is given"):
         our_dgl.data.load_tensors("x.dgl", return_dgl_ndarray=True)

@@ -80,7 +80,7 @@ def test_local_numbers_are_the_books_own_part():
     ).tolist() == [2]
     with pytest.raises(SettingsError, match="book of part 1"):
         book.nid2localnid([0], 0)
-    with pytest.raises(IdRangeError, match=r"number 0 in place 1 is not part 1's, which has 200\.\.399"):
+    with pytest.raises(IdRangeError, match=r"number 0 in position 1 is not part 1's, which has 200\.\.399"):
         book.nid2localnid([200, 0], 1)
 
 
@@ -102,14 +102,14 @@ def test_what_is_not_there_is_refused():
     ):  # fmt: skip
         with pytest.raises(IdRangeError):
             call()
-    with pytest.raises(IdRangeError, match=r"node 205 in place 2 is not there; nodes of 'T1' are 0\.\.204"):
+    with pytest.raises(IdRangeError, match=r"node 205 in position 2 does not exist; nodes of 'T1' are 0\.\.204"):
         book.nid2partid([0, 204, 205], "T1")
     with pytest.raises(UnknownNameError, match="T2"):
         book.nid2partid([0], "T2")
     with pytest.raises(SettingsError, match="part_id is 3"):
         book_of(3)
     for ranges in ([[5, 9], [0, 5]], [[0, 1], [5, 9]], [[1, 5], [5, 9]]):
-        with pytest.raises(SchemaError, match="do not go on from 0, by part, then by type"):
+        with pytest.raises(SchemaError, match="must be contiguous from 0, by part and then by type"):
             RangePartitionBook(0, 2, {"a": ranges}, {}, {"a": 0}, {})
     with pytest.raises(SchemaError, match=r"ranges of 'a' are float64\[1, 2\]; wanted integers\[1, 2\]"):
         RangePartitionBook(0, 1, {"a": [[0, 1.5]]}, {}, {"a": 0}, {})

@@ -53,7 +53,7 @@ def test_sizes_are_compared_with_files_before_memory_is_taken(edited, what):
     path = edited(**{f"num_{what}s": number, f"{what}_map": {label: [[0, number], [number, number]]}})
     tracemalloc.start()
     try:
-        with pytest.raises(FormatError, match=rf"part 0 of .* has {number} {what}s by the JSON file"):
+        with pytest.raises(FormatError, match=rf"part 0 of .* has {number} {what}s according to the JSON file"):
             read_partitions(path)
         assert tracemalloc.get_traced_memory()[1] < 10**7
     finally:
@@ -173,7 +173,7 @@ def test_damaged_bytes_are_said_or_harmless(written, name):
         ),
         (
             lambda g: replace(g, ndata={**g.ndata, "_ID": g.ndata["_ID"] + 30 * (g.ndata["inner_node"] == 0)}),
-            r"node \d+ in place \d+ is not there; nodes are 0\.\.29",
+            r"node \d+ in position \d+ does not exist; nodes are 0\.\.29",
         ),
         (lambda g: replace(g, dst=g.dst[1:]), "sources and .* destinations"),
     ],

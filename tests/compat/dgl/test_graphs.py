@@ -17,10 +17,10 @@ def test_degrees_are_numbers_of_edges():
     typed = dgl.heterograph(TYPED, {"u": 5, "v": 3})
     assert typed.in_degrees(etype="r").tolist() == [2, 2, 0] and typed.out_degrees(4, etype="r") == 1
     assert typed.in_degrees([2, 0], ("v", "s", "u")).tolist() == [2, 0]
-    with pytest.raises(UnknownNameError, match=r"edge type has to be given; known: "):
+    with pytest.raises(UnknownNameError, match=r"edge type must be given; known: "):
         typed.in_degrees()
     for wrong in (3, -1):
-        with pytest.raises(IdRangeError, match=rf"node {wrong} in place 1 is not there; nodes of 'v' are 0\.\.2"):
+        with pytest.raises(IdRangeError, match=rf"node {wrong} in position 1 does not exist; nodes of 'v' are 0\.\.2"):
             typed.in_degrees([0, wrong], "r")
 
 
@@ -44,7 +44,7 @@ def test_the_node_that_is_not_there_is_named_with_its_edge(make, said):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: dgl.graph(([0, [1, 2]], [1])), "is a list that is no array"),
+        (lambda: dgl.graph(([0, [1, 2]], [1])), "is a list that is not an array"),
         (lambda: dgl.graph(([0.5], [1])), "is float64"),
         (lambda: dgl.heterograph({"abc": ([0], [1])}), "edge type is 'abc'; wanted"),
         (lambda: dgl.heterograph({("a", "b"): ([0], [1])}), r"edge type is \('a', 'b'\); wanted"),
@@ -75,7 +75,7 @@ def test_numbers_of_nodes_are_integers(number):
 def test_a_type_has_to_be_given_where_there_are_several():
     typed = dgl.heterograph(TYPED)
     for call in (typed.nodes, lambda: typed.ndata):
-        with pytest.raises(UnknownNameError, match=r"node type has to be given; known: \['u', 'v'\]"):
+        with pytest.raises(UnknownNameError, match=r"node type must be given; known: \['u', 'v'\]"):
             call()
     assert typed.nodes("v").tolist() == [0, 1]
 

@@ -309,7 +309,7 @@ def test_graphs_of_types_are_cut_by_hash(tmp_path):
     partition_graph(graph, "g", 3, tmp_path / "a", part_method="hash")
     assert read_partitions(tmp_path / "a/g.json")[0].fingerprint() == graph.fingerprint()
     classes = {"a": np.zeros(graph.nodes["a"].num_nodes, np.int64)}
-    with pytest.raises(SettingsError, match=r"'hash' puts a node where .*balance_ntypes.* leave them out"):
+    with pytest.raises(SettingsError, match=r"'hash' assigns nodes by their keys.*balance_ntypes.* leave them out"):
         partition_graph(graph, "g", 3, tmp_path / "b", part_method="hash", balance_ntypes=classes)
 
 

@@ -130,7 +130,7 @@ def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_p
         ({"node_map": "node_map.npy"}, "only ranges"),
         (
             {"node_map": {"_N": [[0, 10], [12, 30]]}},
-            r"do not go on .* part 1 has \[12, 30\] of '_N', and 10 comes next",
+            r"must be contiguous .* part 1 has \[12, 30\] of '_N'; wanted a range from 10",
         ),
         ({"node_map": {"_N": [[0, 10], [10]]}}, "no array as ranges of '_N'; wanted 2 pairs"),
         ({"node_map": {"_N": [[0, 10]]}}, "wanted 2 pairs"),
@@ -141,10 +141,10 @@ def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_p
         ({"graph_name": None}, "graph_name None; wanted a text"),
         ({"num_nodes": 31}, "num_nodes 31, and ranges of nodes that end with 30"),
         ({"part-1": {"part_graph_graphbolt": "x.pt"}}, "GraphBolt"),
-        ({"node_map": {"_N": [[0, 1], [1, 30]]}}, "of its own, and .* says that part"),
+        ({"node_map": {"_N": [[0, 1], [1, 30]]}}, "of its own, but part .* according to .*json; check"),
         (
             {"edge_map": {"_N:_E:_N": [[0, 1], [1, 120]]}},
-            r"78 edges, numbers 0\.\.77, of its own, and .* says that part 0 has 1,",
+            r"78 edges, numbers 0\.\.77, of its own, but part 0 has 1 from",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_part_in_the_place_of_another_is_refused(tmp_path):
     (tmp_path / "part1").rename(tmp_path / "part0")
     (tmp_path / "old").rename(tmp_path / "part1")
     for part in (0, 1):
-        with pytest.raises(FormatError, match=f"says that part {part} has .* in another's place"):
+        with pytest.raises(FormatError, match=f"but part {part} has .* according to .* swapped"):
             load_partition(path, part)
 
 
@@ -216,7 +216,7 @@ def test_what_is_no_json_file_of_parts_is_said_with_what_to_give(tmp_path):
         read_partitions(tmp_path / "none.json")
     with pytest.raises(FormatError, match=r"the folder .*nowhere is missing; give the JSON"):
         read_partitions(tmp_path / "nowhere/g.json")
-    with pytest.raises(FormatError, match=r"is a folder; give the JSON file in it: .* none is here"):
+    with pytest.raises(FormatError, match=r"is a folder; give the JSON file in it: .* this folder has none"):
         read_partitions(tmp_path)
     for text in ("[1, 2]", '{"a": 1}'):
         (tmp_path / "bad.json").write_text(text)
@@ -225,7 +225,7 @@ def test_what_is_no_json_file_of_parts_is_said_with_what_to_give(tmp_path):
         ):
             load_partition_book(tmp_path / "bad.json", 0)
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(FormatError, match=r"is no JSON file .* give the one that partition_graph wrote"):
+    with pytest.raises(FormatError, match=r"is not a JSON file .* give the file that partition_graph wrote"):
         load_partition(tmp_path / "bad.json", 0)
     with pytest.raises(FormatError, match=r"is a folder; give the JSON file in it: one of \['bad\.json'\]"):
         load_partition(tmp_path, 0)

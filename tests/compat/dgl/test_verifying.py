@@ -113,7 +113,7 @@ def test_folders_in_each_others_place(whole, parts):
     report = verify(whole, parts)
     assert report.kinds == ("files",)
     assert [f.where for f in report.findings] == ["part0/graph.dgl", "part1/graph.dgl"]
-    assert "was a folder put in another's place?" in told(report)
+    assert "check that the folders of parts were not swapped" in told(report)
     assert report.checks["nodes"].num_checked == np.count_nonzero(
         np.concatenate([owner == 2 for owner in whole[2].values()])
     )
@@ -172,16 +172,16 @@ def changed(name, place, value):
         (changed("edata.orig_id", 0, -4), {"ranges", "edges"}, "has keys outside 0..39: -4"),
         (changed("edata.inner_edge", 0, 0), {"edges"}, "lacks edges into its nodes"),
         (changed("edata.inner_edge", -1, 1), {"edges", "ownership"}, "has edges of its own into nodes of other parts"),
-        (changed("edata.inner_edge", 0, 2), {"halo"}, "inner_edge of an edge is not what it should be: edge 0 (2, not"),
+        (changed("edata.inner_edge", 0, 2), {"halo"}, "inner_edge of an edge is wrong: edge 0 (2, not"),
         (
             changed("edata._ID", -1, lambda number: number - 40),
             {"halo"},
-            "the part of an edge is not what it should be",
+            "the part of an edge is wrong",
         ),
-        (changed("edata._TYPE", 0, 1), {"halo"}, "_TYPE of an edge is not what it should be"),
-        (changed("ndata.orig_id", -1, lambda key: key + 1), {"halo"}, "orig_id of a node is not what it should be"),
-        (changed("ndata.part_id", -1, 0), {"halo"}, "part_id of a node is not what it should be"),
-        (changed("ndata._TYPE", 0, 2), {"halo"}, "_TYPE of a node is not what it should be"),
+        (changed("edata._TYPE", 0, 1), {"halo"}, "_TYPE of an edge is wrong"),
+        (changed("ndata.orig_id", -1, lambda key: key + 1), {"halo"}, "orig_id of a node is wrong"),
+        (changed("ndata.part_id", -1, 0), {"halo"}, "part_id of a node is wrong"),
+        (changed("ndata._TYPE", 0, 2), {"halo"}, "_TYPE of a node is wrong"),
     ],
 )
 def test_graphs_that_say_something_else(whole, parts, change, kinds, text):
@@ -203,7 +203,7 @@ def test_nodes_with_other_keys_and_other_owners(whole, parts, tmp_path):
         whole[0] / "parts/g.json", against=whole[1], owners=tmp_path / "owners"
     )  # fmt: skip
     moved = f"key 3 (part {whole[2]['a'][3]}, not {owner[3]})"
-    assert f"a: is in another part than the folder of owners says: {moved}" in told(report)
+    assert f"a: is in another part than in the folder of owners: {moved}" in told(report)
     assert "ownership" in report.kinds or "edges" in report.kinds
 
 
@@ -224,7 +224,7 @@ def test_data_that_are_missing_of_another_kind_or_too_many(whole, parts):
     assert "part0/node_feat.dgl b/year: is missing" in said
     assert "part0/node_feat.dgl: has 'b/z', which the source does not have" in said
     assert f"part0/node_feat.dgl a/train_mask: is not the source's split ({rows} places)" in said
-    assert "part2/edge_feat.dgl: wants " in said
+    assert "part2/edge_feat.dgl: needs " in said
 
 
 def test_files_as_dgls_own_scripts_leave_them(whole, parts):
@@ -261,13 +261,13 @@ def test_files_as_dgls_own_scripts_leave_them(whole, parts):
         path.unlink()
     report = verify(whole, parts)
     assert report.is_ok and not report.checks["ownership"].num_checked
-    assert "there is no part0/orig_eids.dgl: nobody knows the keys of" in report.checks["ownership"].skipped[0]
+    assert "part0/orig_eids.dgl is missing: the keys of" in report.checks["ownership"].skipped[0]
 
 
 def test_types_of_one_side_alone_and_files_that_are_not_there(whole, parts, capsys):
     graph = replace(whole[1], edges={t: table for t, table in whole[1].edges.items() if t != LIKES})
     report = verify_part_files(parts / "g.json", against=graph, owners=whole[0] / "owners")
-    assert told(report) == "a:to:b: is a type of the parts alone"
+    assert told(report) == "a:to:b: is a type of the parts only"
     value = json.loads((parts / "g.json").read_text())
     shutil.rmtree(parts / "part1")
     assert "part1/graph.dgl: is missing" in told(verify(whole, parts))

@@ -474,7 +474,9 @@ def test_what_a_loader_refuses(connect: Connect, shop: Path) -> None:
     refused("has no weights", with_weight=True)
     refused("prefetch_size is 4", worker_concurrency=2)
     refused("dataset is a str", dataset="parts/shop")
-    refused("with_weight is not for", NotImplementedError, with_weight=True, sampler_options=PPRSamplerOptions())
+    refused(
+        "with_weight cannot be used with", NotImplementedError, with_weight=True, sampler_options=PPRSamplerOptions()
+    )
     refused("positives: row 0 has 99", IndexError, given={0: ABLPInputNodes(
         torch.tensor([1]), "user", {BUYS: (torch.tensor([[99]]), None)}
     )})  # fmt: skip
@@ -597,7 +599,7 @@ def test_names_of_the_package() -> None:
         ("DistPartitioner", "write_parts"), ("DistRangePartitioner", "write_parts"),
         ("build_dataset", "build_storage_dataset"), ("build_dataset_from_task_config_uri", "build_storage_dataset"),
     ):  # fmt: skip
-        with pytest.raises(ImportError, match=f"gigl.distributed.{name} is not here: .*{remedy}"):
+        with pytest.raises(ImportError, match=f"gigl.distributed.{name} is not available: .*{remedy}"):
             getattr(distributed, name)
     with pytest.raises(ImportError, match="datasets are cut into parts before they are served"):
         from hopstream.compat.gigl.distributed import DistPartitioner  # noqa: F401

@@ -326,7 +326,7 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
     with pytest.raises(ValueError, match="choose another backend_key"):
         server.init_sampling_backend(other)
     monkeypatch.setattr(dist_server, "MAX_BACKENDS", 1)
-    with pytest.raises(RuntimeError, match="has 1 backends, as many as it may have"):
+    with pytest.raises(RuntimeError, match="has 1 backends, the maximum"):
         init(server, "loader_1")
     assert init(server) == backend
 
@@ -372,9 +372,9 @@ def test_channels_of_clients_that_are_gone_are_given_up(server: DistServer, capl
     assert server.fetch_one_sampled_message(busy)[0] is not None
     server.give_up_abandoned({"idle", "another"})
     assert server.left == [idle, busy, own]
-    assert f"channel {gone} (rank_0) is given up: nobody used it for 120 s, and its client is gone" in caplog.text
+    assert f"channel {gone} (rank_0) is dropped: it was not used for 120 s, and its client is gone" in caplog.text
     for use in (server.fetch_one_sampled_message, lambda channel: server.start_new_epoch_sampling(channel, 1)):
-        with pytest.raises(RuntimeError, match=f"channel {gone} was given up"):
+        with pytest.raises(RuntimeError, match=f"channel {gone} was dropped"):
             use(gone)
     server.destroy_sampling_input(gone)
     assert seeds_of(read_epoch(server, idle)) == list(range(1, NUM_NODES, 4))
@@ -411,7 +411,7 @@ def test_a_backend_without_channels_lives_as_long_as_those_that_asked_for_it(ser
     pass_a_lease(server)
     server.give_up_abandoned({"maker"})
     assert set(server._backends) == {own} and again != backend
-    with pytest.raises(KeyError, match=f"no backend {again}"):
+    with pytest.raises(KeyError, match=f"backend {again} does not exist"):
         register(server, again, [1])
 
 
@@ -423,7 +423,7 @@ def test_numbers_that_no_client_was_given_are_unknown(server: DistServer) -> Non
     server.destroy_sampling_input(channel)
     server.start_new_epoch_sampling(channel, 0)
     for number in (*range(channel + 1, channel + 5), 0, -1):
-        with pytest.raises(RuntimeError, match=f"there is no channel {number};"):
+        with pytest.raises(RuntimeError, match=f"channel {number} does not exist;"):
             server.start_new_epoch_sampling(number, 0)
 
 

@@ -191,7 +191,7 @@ def test_servers_that_disagree_are_refused() -> None:
     kept = roster.Roster(1)
     join = partial(told, kept, "join", "server")
     assert join(0, location="tcp://a:1", num_servers=1)["locations"] == ["tcp://a:1"]
-    with pytest.raises(SettingsError, match=r"two servers say that they are server 0: tcp://a:1 and tcp://b:1"):
+    with pytest.raises(SettingsError, match=r"two servers have rank 0: tcp://a:1 and tcp://b:1"):
         join(0, name="other", location="tcp://b:1", num_servers=1)
     for rank, num_servers in ((0, 3), (1, 1)):
         with pytest.raises(SettingsError, match="joined a session of 1 servers"):
@@ -330,7 +330,7 @@ def test_a_client_that_is_killed_loses_its_channels_and_no_other_one_does(folder
         killed.close()
         assert is_gone.wait(WAIT_S)
         assert server.left == channels[1:]
-        assert f"channel {channels[0]} (rank_0) is given up" in caplog.text
+        assert f"channel {channels[0]} (rank_0) is dropped" in caplog.text
         message, is_done = idle.request(0, "fetch_one_sampled_message", channels[1])
         assert message["batch"].tolist() == [0, 1, 2, 3] and not is_done
         idle.request(0, "destroy_sampling_input", channels[1])
@@ -488,7 +488,7 @@ def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -
         wait_for_readiness_signal(path, timeout=0.01, **options)
 
     monkeypatch.setattr(compute, "wait_for_readiness_signal", wait)
-    with pytest.raises(TimeoutError, match="look whether servers started"):
+    with pytest.raises(TimeoutError, match="check that servers started"):
         init_compute_process(0, cluster(1, ready=str(tmp_path / "none")), rpc_timeout=1)
     assert dist_client._SESSION is None and not torch.distributed.is_initialized()
 
@@ -525,7 +525,7 @@ def test_a_request_that_was_never_sent_is_answered_with_an_error(connect, folder
     cancelled: Future[Any] = Future()
     cancelled.cancel()
     monkeypatch.setattr(Session, "submit", lambda *args: cancelled)
-    with pytest.raises(StoreUnavailable, match="the session ended before server 0 was asked"):
+    with pytest.raises(StoreUnavailable, match="the session ended before server 0 received the request"):
         async_request_server(0, "get_edge_dir").wait()
 
 

@@ -209,7 +209,7 @@ def test_free_ports_are_different_and_free():
 
 def test_a_readiness_file_that_never_comes_is_a_timeout(tmp_path: Path, caplog):
     caplog.set_level("INFO")
-    with pytest.raises(TimeoutError, match=r"ready was not there in 0.03 s; look whether servers started"):
+    with pytest.raises(TimeoutError, match=r"ready did not exist within 0.03 s; check that servers started"):
         utils.wait_for_readiness_signal(tmp_path / "ready", timeout=0.03, poll_interval=0.001, log_every_n_attempts=5)
     assert 1 <= len(caplog.records) <= 7
     utils.write_readiness_signal(tmp_path / "new" / "ready")

@@ -59,7 +59,7 @@ def test_options_of_a_loader_are_what_was_given_or_hops():
 
 
 def test_options_that_differ_from_the_loader_are_refused():
-    with pytest.raises(ValueError, match=r"num_neighbors is \[3, 2\] and sampler_options say \[3\]"):
+    with pytest.raises(ValueError, match=r"num_neighbors is \[3, 2\], but sampler_options has \[3\]"):
         resolve_sampler_options([3, 2], KHopNeighborSamplerOptions([3]))
     with pytest.raises(ValueError, match="sampler_options is a dict"):
         resolve_sampler_options([3], {"alpha": 0.5})

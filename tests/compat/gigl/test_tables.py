@@ -83,7 +83,7 @@ def test_what_cannot_be_prepared_is_told(tmp_path: Path, rng: np.random.Generato
     with pytest.raises(FormatError, match="nothing is missing"):
         build(tmp_path / "nothing")
     tables = write_tables(tmp_path / "tables", rng)
-    with pytest.raises(ValueError, match="name columns of splits where tables are described"):
+    with pytest.raises(ValueError, match="name columns of splits in the description of the tables"):
         build(tables, splitter=DistNodeSplitter())
     (tables / "follows.csv").write_text("src,dst\nnobody,u0\n")
     with pytest.raises(SchemaError, match="nobody"):

@@ -120,7 +120,7 @@ def test_who_shows_or_trusts_something_else_is_told_in_time(
     folder: Path, home: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
-    token_wanted, no_tls = "give the token that the server was started with", "check the roots, the certificates"
+    token_wanted, no_tls = "give a token that is in the server's --token-file now", "check the roots, the certificates"
     bad: list[tuple[StoreSettings | None, type[Exception], str]] = [
         (trusting(authority, token="other"), AccessDenied, token_wanted),
         (trusting(authority, token=None), AccessDenied, token_wanted),

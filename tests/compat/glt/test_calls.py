@@ -96,14 +96,14 @@ def test_an_answer_that_is_too_short_or_too_long_is_refused() -> None:
             reader.result()
         reader.take(Frame({"piece": 0}, [part]))
     assert reader.result()[1][0].tolist() == [0, 1, 2, 3]
-    with pytest.raises(FormatError, match="goes on after its end"):
+    with pytest.raises(FormatError, match="continues after its end"):
         reader.take(Frame({"piece": 0}, [np.arange(1.0)]))
 
 
 def test_what_is_too_large_for_one_call_or_answer_says_so(connection: Connection, monkeypatch) -> None:
     monkeypatch.setattr(calls, "MAX_REQUEST_BYTES", 800)
     assert call(connection, 30.0, "a client", "count", np.arange(100)) == 100
-    with pytest.raises(SettingsError, match=r"arguments of count have 808 bytes; one call may bring 800"):
+    with pytest.raises(SettingsError, match=r"arguments of count have 808 bytes; one call may have 800"):
         call(connection, 30.0, "a client", "count", np.arange(101))
     monkeypatch.setattr(calls, "MAX_ANSWER_BYTES", 1000)
     with pytest.raises(SettingsError, match=r"the answer of get_answer has .* bytes; one answer may have 1000"):

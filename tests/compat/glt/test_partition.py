@@ -385,10 +385,10 @@ def test_what_cannot_be_written(rng, tmp_path):
     assert not (tmp_path / "a" / "part1").exists()
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "x.txt").write_text("")
-    with pytest.raises(SettingsError, match=r"holds 'x.txt' and is no folder of GLT's partitions"):
+    with pytest.raises(SettingsError, match=r"holds 'x.txt' and is not a folder of GLT's partitions"):
         write_partitions(graph, tmp_path / "notes", num_parts=1, overwrite=True)
     hopstream.write_parts(graph, tmp_path / "parts", num_parts=2, method="random")
-    with pytest.raises(SettingsError, match=r"num_parts is given and a dataset has its parts already"):
+    with pytest.raises(SettingsError, match=r"num_parts is given, but a dataset already has parts"):
         write_partitions(tmp_path / "parts", tmp_path / "new", num_parts=2)
 
 
@@ -420,7 +420,7 @@ def test_nothing_that_a_file_says_is_run(protocol, tmp_path, capsys):
         ({"num_parts": True, "data_cls": "homo"}, r"META has num_parts True"),
         ({"num_parts": 0, "data_cls": "homo"}, r"META has num_parts 0"),
         ({"num_parts": 2, "data_cls": "both"}, r"META has data_cls 'both'; it must be 'homo' or 'hetero'"),
-        ({"num_parts": 2, "data_cls": "hetero"}, r"META has node_types that are no list of names"),
+        ({"num_parts": 2, "data_cls": "hetero"}, r"META has node_types that are not a list of distinct names"),
         ({"num_parts": 2, "data_cls": "hetero", "node_types": ["a", "../b"]}, r"META has node_types"),
         ({"num_parts": 2, "data_cls": "hetero", "node_types": [".."]}, r"META has node_types"),
         ({"num_parts": 2, "data_cls": "hetero", "node_types": ["a"], "edge_types": [("a", "b")]}, r"has edge_types"),
@@ -531,7 +531,9 @@ def test_a_range_book():
     ids = book.id_filter(book, 2)
     assert ids.tolist() == [5, 6, 7, 8, 9] and book.id2index[ids].tolist() == [0, 1, 2, 3, 4]
     assert book.id_filter(book, 0).tolist() == [0, 1, 2, 3] and book.id2index.to("cpu") is book.id2index
-    with pytest.raises(ValueError, match=r"partition_ranges\[1\] is \(4, 4\); a range has a start below its end"):
+    with pytest.raises(
+        ValueError, match=r"partition_ranges\[1\] is \(4, 4\); the start of a range must be below its end"
+    ):
         RangePartitionBook([(0, 4), (4, 4)], 0)
     with pytest.raises(ValueError, match=r"partition_ranges\[1\] starts at 5; the range before it ends at 4"):
         RangePartitionBook([(0, 4), (5, 8)], 0)

@@ -156,8 +156,8 @@ def test_a_port_in_use_is_an_error_of_rank_0_at_once(graph: Graph, monkeypatch: 
 @pytest.mark.parametrize(
     ("ranks", "sizes", "words"),
     [
-        ([0, 1], [2, 3], "rank 1 says that world_size is 3; rank 0 said 2; give all ranks the same world_size"),
-        ([0, 1, 1], [3, 3, 3], "two processes say that they are rank 1 of 3; give each a rank of its own"),
+        ([0, 1], [2, 3], "rank 1 has world_size 3, but rank 0 has 2; give all ranks the same world_size"),
+        ([0, 1, 1], [3, 3, 3], "two processes have rank 1 of 3; give each a rank of its own"),
     ],
 )
 def test_ranks_that_contradict_each_other_hear_the_same_words(
@@ -212,7 +212,7 @@ def spoil_number(data: Any) -> None:
         (spoil_features, SchemaError, "node.x has 3 rows"),
         (spoil_edges, IdRangeError, "sources of node__to__node[1] is 40; nodes of 'node' are numbered 0..39"),
         (spoil_books, IdRangeError, "node_pb of 'node'[3] is 7; partitions are numbered 0..2"),
-        (spoil_number, IdRangeError, "partition_idx is 3; of 3 partitions the numbers are 0..2"),
+        (spoil_number, IdRangeError, "partition_idx is 3; partitions are numbered 0..2"),
     ],
 )
 def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph, spoil: Any, error: Any, words: str) -> None:
@@ -256,8 +256,8 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
     error = on_ranks(2, work)[0]
     assert isinstance(error, StoreUnavailable)
     assert re.fullmatch(
-        "rank 0 cannot go on: rank 1, which held part 1, is gone, or cannot be reached any more; see how it ended, and "
-        "start all ranks again",
+        "rank 0 cannot continue: rank 1, which held part 1, is gone, or cannot be reached any more; see how it "
+        "ended, and start all ranks again",
         str(error),
     )
     assert "part 1 at tcp://127.0.0.1:" in str(error.__cause__)
@@ -359,9 +359,9 @@ def test_what_makes_no_meeting_is_refused_by_one_rank_too(
 
 def test_times_of_links_come_with_time_attr(graph: Graph) -> None:
     data = partition(graph, owners_of(graph, 1), 0, 1, "time")
-    with pytest.raises(SettingsError, match="time_attr is given and edge_label_time is not"):
+    with pytest.raises(SettingsError, match="time_attr is given, but edge_label_time is not"):
         DistLinkNeighborLoader(data, [-1], "127.0.0.1", free_port(), context(0, 1), time_attr="time")
-    with pytest.raises(SettingsError, match="edge_label_time is given and time_attr is not"):
+    with pytest.raises(SettingsError, match="edge_label_time is given, but time_attr is not"):
         DistLinkNeighborLoader(data, [-1], "127.0.0.1", free_port(), context(0, 1), edge_label_time=[1])
 
 
@@ -506,7 +506,7 @@ def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int, wa
     for rank, error in enumerate(errors):
         if rank != wrong:
             assert isinstance(error, StoreUnavailable)
-            assert f"rank {rank} cannot go on: rank {wrong} gave up: KeyError: 'no such column'" in str(error)
+            assert f"rank {rank} cannot continue: rank {wrong} gave up: KeyError: 'no such column'" in str(error)
 
 
 def test_a_loader_without_batches_meets_those_with_batches(graph: Graph) -> None:

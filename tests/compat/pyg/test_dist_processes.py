@@ -141,7 +141,7 @@ def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int)
         told, errors = survivor.communicate("go on\n", timeout=TOGETHER_S)
     assert survivor.returncode == 1
     assert float(told.split()[0]) < NOTICED_S
-    told = f"StoreUnavailable: rank {1 - killed} cannot go on: rank {killed}, which held part {killed}, is gone"
+    told = f"StoreUnavailable: rank {1 - killed} cannot continue: rank {killed}, which held part {killed}, is gone"
     assert told in errors, errors
 
 
@@ -174,7 +174,7 @@ def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
         time.sleep(1)
         told, errors = ranks[1 - wrong].communicate("go on\n", timeout=TOGETHER_S)
     assert ranks[1 - wrong].returncode == 1, told
-    assert f"rank {1 - wrong} cannot go on: rank {wrong} gave up: KeyError: 'no such column'" in errors, errors
+    assert f"rank {1 - wrong} cannot continue: rank {wrong} gave up: KeyError: 'no such column'" in errors, errors
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_child_of_multiprocessing_that_ends_with_an_error_tells_the_other(endi
             else:
                 with pytest.raises(StoreUnavailable) as told:
                     list(batches)
-                assert f"rank 0 cannot go on: rank 1 gave up: {words}" in str(told.value)
+                assert f"rank 0 cannot continue: rank 1 gave up: {words}" in str(told.value)
         finally:
             loader.close(waits=words is None)
         out, errors = other.communicate(timeout=TOGETHER_S)

@@ -96,7 +96,7 @@ def test_ids_that_are_neither_or_of_both_are_refused(folder: Path) -> None:
 def test_a_book_that_misses_a_type_is_refused(folder: Path) -> None:
     store = LocalGraphStore.from_partition(folder, 0)
     store.edge_pb = {FEW: store.edge_pb[FEW]}
-    with pytest.raises(SettingsError, match=r"not of .*'many'.*both name every edge type"):
+    with pytest.raises(SettingsError, match=r"but lack .*'many'.*both must name every edge type"):
         read_own_part((LocalFeatureStore.from_partition(folder, 0), store))
 
 

@@ -107,7 +107,7 @@ def test_facts_that_differ_say_which_ranks(graph: Graph, owners: Any) -> None:
         "the number of parts: rank 0 has 3, rank 1 has 4": replace(facts[1], num_parts=4),
         "node types: rank 0 has": replace(facts[1], owners={"user": (30, 0)}),
         "time_attr: rank 0 has None, rank 1 has 'time'": replace(facts[1], time_attr="time"),
-        "rank 0 knows of 30 nodes, rank 1 of 31 nodes": replace(facts[1], owners={**facts[1].owners, "user": (31, 0)}),
+        "has 30 nodes on rank 0 and 31 nodes on rank 1": replace(facts[1], owners={**facts[1].owners, "user": (31, 0)}),
         "columns of user__rates__item: rank 0 has .* rank 1 has {}": replace(facts[1], schema=fewer),
     }
     for message, other in cases.items():

@@ -79,7 +79,7 @@ def test_what_cannot_be_told_is_asked_for(tmp_path):
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
     with pytest.raises(SettingsError, match=r"does not name the type of its nodes; give node_type, one of \['author'"):
         pyg_dist.read_partition_folders(tmp_path, "toy")
-    with pytest.raises(UnknownNameError, match=r"there is no node type 'book'"):
+    with pytest.raises(UnknownNameError, match=r"node type 'book' does not exist"):
         pyg_dist.read_partition_folders(tmp_path, "toy", "book")
     with pytest.raises(SettingsError, match=r"toy-label holds tensor files; give overwrite=True"):
         pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
@@ -147,7 +147,7 @@ def test_links_of_others_are_found_by_their_ends(tmp_path):
     assert found.edge_splits[TO]["train"].tolist() == single.tolist()
     for wrong, count in ((many, int(counts[counts > 1][0])), ([[19], [19]], 0)):
         torch.save({"edge_label_index": torch.as_tensor(wrong)}, path)
-        with pytest.raises(FormatError, match=rf"partition0.pt: link 0 from \d+ to \d+ is {count} edges of the graph"):
+        with pytest.raises(FormatError, match=rf"partition0.pt: link 0 from .* matches {count} edges of the graph"):
             pyg_dist.read_partition_folders(tmp_path, "toy")
 
 
@@ -164,7 +164,7 @@ def test_links_of_others_are_found_by_their_ends(tmp_path):
         ),
         (
             {"edge_label_index": torch.tensor([[19], [19]]), "edge_id": torch.tensor([10**9])},
-            "link 0 from 19 to 19 is said to be edge 1000000000, which it is not",
+            "link 0 from 19 to 19 is not edge 1000000000, its ",
         ),
     ],
 )
@@ -182,7 +182,7 @@ def test_types_of_links_are_asked_for_and_names_are_not_shared(tmp_path):
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
     with pytest.raises(SettingsError, match=r"give edge_type, one of \[\('paper', 'cites', 'paper'\), \('author'"):
         pyg_dist.read_partition_folders(tmp_path, "toy")
-    with pytest.raises(UnknownNameError, match=r"there is no edge type \('a', 'b', 'c'\)"):
+    with pytest.raises(UnknownNameError, match=r"edge type \('a', 'b', 'c'\) does not exist"):
         pyg_dist.read_partition_folders(tmp_path, "toy", edge_type=("a", "b", "c"))
     both = replace(graph, splits={"paper": {"train": np.arange(3)}})
     with pytest.raises(SchemaError, match="nodes and links both have a split 'train'"):

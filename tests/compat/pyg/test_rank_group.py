@@ -86,7 +86,7 @@ def met(port: int, world_size: int = 2) -> list[Group]:
     return groups
 
 
-@pytest.mark.parametrize(("world_size", "words"), [(3, "world_size is 3; rank 0 said 2"), (2, "restart all")])
+@pytest.mark.parametrize(("world_size", "words"), [(3, "world_size 3, but rank 0 has 2"), (2, "restart all")])
 def test_a_stranger_is_refused_and_ranks_that_have_met_go_on(
     port: int, monkeypatch: pytest.MonkeyPatch, world_size: int, words: str
 ) -> None:

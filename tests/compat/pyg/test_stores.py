@@ -170,7 +170,7 @@ def test_strings_are_no_tensors(tmp_path):
     hopstream.write_parts(graph, tmp_path / "parts")
     with DatasetFeatureStore(tmp_path / "parts") as store:
         assert [attr.attr_name for attr in store.get_all_tensor_attrs()] == ["x"]
-        with pytest.raises(UnknownNameError, match="'title' of node is string, which is no tensor"):
+        with pytest.raises(UnknownNameError, match="'title' of node is string, which is not a tensor"):
             store[None, "title", None]
 
 

@@ -54,7 +54,7 @@ def test_shards_are_read_one_after_the_other(tmp_path):
             writer.write(bytes([shard]))
     assert list(tfgnn.read_records(str(tmp_path / "x@2"))) == [b"\0", b"\1"]
     assert list(tfgnn.read_records(tmp_path / "x-*")) == [b"\0", b"\1"]
-    with pytest.raises(FormatError, match=r"x-00000-of-00003 is not there"):
+    with pytest.raises(FormatError, match=r"x-00000-of-00003 is missing"):
         list(tfgnn.read_records(tmp_path / "x@3"))
 
 

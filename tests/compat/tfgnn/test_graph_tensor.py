@@ -86,12 +86,12 @@ def test_features_are_replaced_and_removed():
     assert list(removed.node_sets["users"].features) == ["n"]
     assert list(graph.remove_features(context=["name"], edge_sets={"knows": ["w"]}).edge_sets["knows"].features) == []
     for wrong, match in (
-        ({"node_sets": {"items": {}}}, r"there is no node set 'items'; known: users"),
+        ({"node_sets": {"items": {}}}, r"node set 'items' does not exist; known: users"),
         ({"edge_sets": {"knows": {"w": [1]}}}, r"edge set.w has values of 1 items; sizes are \[2, 1\]"),
     ):
         with pytest.raises(SchemaError, match=match):
             graph.replace_features(**wrong)
-    with pytest.raises(SchemaError, match=r"there is no feature of node set 'users' 'x'; known: h"):
+    with pytest.raises(SchemaError, match=r"node set 'users': feature 'x' does not exist; known: h"):
         graph.remove_features(node_sets={"users": ["x"]})
 
 
@@ -122,11 +122,11 @@ def test_wrong_pieces_are_named(make, match):
 @pytest.mark.parametrize(
     ("pieces", "match"),
     [
-        ({"knows": edges([0], [4], [1])}, r"edge set 'knows': target 4 of edge 0 is no node; 'users' has 4"),
-        ({"knows": edges([-1], [0], [1])}, r"edge set 'knows': source -1 of edge 0 is no node"),
+        ({"knows": edges([0], [4], [1])}, r"edge set 'knows': target 4 of edge 0 is not a node; 'users' has 4"),
+        ({"knows": edges([-1], [0], [1])}, r"edge set 'knows': source -1 of edge 0 is not a node"),
         (
             {"buys": edges([0], [0], [1], target_set="items")},
-            r"'buys' has target 'items', which is no node set",
+            r"'buys' has target 'items', which is not a node set",
         ),
         (
             {"knows": edges([0], [0], [1, 0])},
@@ -160,7 +160,7 @@ def test_a_batch_has_a_row_per_graph():
     assert shapes == [(2, None, 1), (2, 1)] and batch.spec.rank == 1
     with pytest.raises(SchemaError, match=r"node set.h has 1 rows; a batch has one per graph: \[2, 1\] items"):
         batch.replace_features(node_sets={"users": {"h": [[1.0, 2.0, 3.0]]}})
-    with pytest.raises(SchemaError, match=r"target 1 of edge 2 is no node; 'users' has 1"):
+    with pytest.raises(SchemaError, match=r"target 1 of edge 2 is not a node; 'users' has 1"):
         wrong = tfgnn.Adjacency.from_indices(("users", [[0, 1], [0]]), ("users", [[1, 1], [1]]))
         edge_set = tfgnn.EdgeSet.from_fields(sizes=[[2], [1]], adjacency=wrong)
         tfgnn.GraphTensor.from_pieces(node_sets=batch.node_sets, edge_sets={"knows": edge_set})
@@ -205,7 +205,9 @@ def test_graphs_of_a_batch_have_equally_many_components():
         edge_sets={"knows": tfgnn.EdgeSet.from_fields(sizes=[0], adjacency=none)},
     )
     spec = one.spec.relax(num_components=True)
-    with pytest.raises(SchemaError, match=r"graphs have \[2, 1\] components; those of a batch have equally many"):
+    with pytest.raises(
+        SchemaError, match=r"graphs have \[2, 1\] components; those of a batch must have the same number"
+    ):
         tfgnn.parse_example(spec, [tfgnn.write_example(one), tfgnn.write_example(single)])
     assert tfgnn.parse_example(spec, [tfgnn.write_example(one)] * 2).num_components.tolist() == [2, 2]
 
@@ -221,7 +223,7 @@ def test_a_graph_of_one_node_set_and_one_edge_set():
         [0, 2], [0, 2], node_set_sizes=[2, 1], edge_set_sizes=[1, 1], node_set_name="a", context_features={"c": [1, 2]}
     )
     assert two.num_components == 2 and two.context["c"].tolist() == [1, 2]
-    with pytest.raises(SchemaError, match=r"neither node_features nor node_set_sizes says how many nodes"):
+    with pytest.raises(SchemaError, match=r"neither node_features nor node_set_sizes gives the number of nodes"):
         tfgnn.homogeneous([0], [0])
     with pytest.raises(SchemaError, match=r"node sets \['a', 'b'\] and edge sets \[\]; wanted one of each"):
         nodes = tfgnn.NodeSet.from_fields(sizes=[1])
@@ -238,8 +240,8 @@ def test_a_graph_tensor_is_shown_in_a_few_lines():
 
 def test_names_of_sets_that_are_not_there_are_answered_with_those_that_are():
     graph = tfgnn.GraphTensor.from_pieces(node_sets={"songs": tfgnn.NodeSet.from_fields(sizes=[2], features={})})
-    with pytest.raises(UnknownNameError, match="there is no node set 'song'; known: songs"):
+    with pytest.raises(UnknownNameError, match="node set 'song' does not exist; known: songs"):
         graph.node_sets["song"]
-    with pytest.raises(KeyError, match="there is no edge set 'by'; known: none"):
+    with pytest.raises(KeyError, match="edge set 'by' does not exist; known: none"):
         graph.edge_sets["by"]
     assert graph.node_sets.get("song") is None and list(copy.deepcopy(graph).node_sets) == ["songs"]

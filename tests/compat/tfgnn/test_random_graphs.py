@@ -55,7 +55,7 @@ def test_values_are_drawn_from_samples():
     assert set(graph.node_sets["users"]["tags"].flat) == {"t"}
     with pytest.raises(SchemaError, match=r"'label'\)\] has strings; the schema says int64"):
         tfgnn.random_graph_tensor(SPEC, {(tfgnn.NODES, "_readout", "label"): ["a"]}, rng_seed=3)
-    with pytest.raises(UnknownNameError, match=r"sample_dict names \('nodes', 'nobody', 'x'\), which is no feature"):
+    with pytest.raises(UnknownNameError, match=r"sample_dict names \('nodes', 'nobody', 'x'\), which is not a feature"):
         tfgnn.random_graph_tensor(SPEC, {(tfgnn.NODES, "nobody", "x"): [1]})
 
 

@@ -21,7 +21,7 @@ def test_first_nodes_are_read_out_of_each_component():
     tagged = tfgnn.add_readout_from_first_node(graph, "me", node_set_name="users", readout_node_set="_readout:x")
     assert tagged.edge_sets["_readout:x/me"].adjacency.source.tolist() == [0, 3]
     for wrong, error, match in (
-        ({"node_set_name": "items"}, UnknownNameError, r"there is no node set 'items'; known: users"),
+        ({"node_set_name": "items"}, UnknownNameError, r"node set 'items' does not exist; known: users"),
         ({"feature_name": "x"}, UnknownNameError, r"node set 'users' has no feature 'x'; known: h"),
     ):
         with pytest.raises(error, match=match):
@@ -79,7 +79,7 @@ def test_readouts_are_checked():
     tfgnn.validate_graph_tensor_spec_for_readout(graph.spec)
     with pytest.raises(UnknownNameError, match=r"_readout has no key 'target'; known: seed"):
         tfgnn.validate_graph_tensor_for_readout(graph, ["seed", "target"])
-    with pytest.raises(SchemaError, match=r"node set '_readout' is not there; known: students"):
+    with pytest.raises(SchemaError, match=r"node set '_readout' does not exist; known: students"):
         tfgnn.validate_graph_tensor_spec_for_readout(students().spec)
     lonely = tfgnn.GraphTensor.from_pieces(node_sets={"_readout": tfgnn.NodeSet.from_fields(sizes=[0])})
     with pytest.raises(UnknownNameError, match=r"_readout has no key at all; known: none"):

@@ -199,7 +199,7 @@ BAD_COLUMNS = {
         "parquet",
         [pa.table({"a": pa.array([1] * 4, pa.timestamp("s"))})],
         SchemaError,
-        r"is timestamp\[\w*\], which is no dtype of a feature",
+        r"is timestamp\[\w*\], which is not a dtype of a feature",
     ),
     "two dtypes": (
         "parquet",
@@ -233,19 +233,19 @@ BAD_COLUMNS = {
         SchemaError,
         "has 0 values; wan",
     ),
-    "lists in lists": ("parquet", [pa.table({"a": [[[1]]] * 4})], SchemaError, "of no known length; give shape"),
-    "another width": ("parquet", [shaped("(4, 2)")], SchemaError, r"3 values per row; its shape is said to be \(2,\)"),
+    "lists in lists": ("parquet", [pa.table({"a": [[[1]]] * 4})], SchemaError, "of unknown length; give shape"),
+    "another width": ("parquet", [shaped("(4, 2)")], SchemaError, r"3 values per row; its declared shape is \(2,\)"),
     "another length": (
         "parquet",
         [shaped("(3, 3)")],
         SchemaError,
-        r"has 4 rows; its schema metadata says shape \(3, 3\)",
+        r"has 4 rows; its schema metadata declares shape \(3, 3\)",
     ),
     "more than there is": (
         "parquet",
         [huge()],
         SchemaError,
-        r"1 values per row; its shape is said to be \(1000000000,\)",
+        r"1 values per row; its declared shape is \(1000000000,\)",
     ),
     "code for a shape": (
         "parquet",

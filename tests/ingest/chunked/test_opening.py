@@ -136,9 +136,13 @@ REFUSALS = {
     "nodes disagree": (
         change_of("num_nodes_per_type", 0, to=6),
         SchemaError,
-        "says that author has 6; .* adds up to 5",
+        "author has 6 in num_nodes_per_type, but .* adds up to 5",
     ),
-    "edges disagree": (change_of("num_edges_per_chunk", 0, 0, to=5), SchemaError, "has 7; .* adds up to 8"),
+    "edges disagree": (
+        change_of("num_edges_per_chunk", 0, 0, to=5),
+        SchemaError,
+        "has 7 in num_edges_per_type, but .* adds up to 8",
+    ),
     "more chunks than files": (
         change_of("num_edges_per_chunk", 0, to=[4, 0, 2, 1]),
         SchemaError,
@@ -171,9 +175,9 @@ REFUSALS = {
     ),
     "long delimiter": (change_of("edges", WRITES, "format", "delimiter", to=", "), SchemaError, "delimiter is ', '"),
     "digit delimiter": (change_of("edges", WRITES, "format", "delimiter", to="1"), SchemaError, "delimiter is '1'"),
-    "missing file": (change_of(*FEAT_AT, "data", 1, to="n/7.npy"), FormatError, "'n/7.npy'; there is no such file"),
-    "a folder": (change_of(*FEAT_AT, "data", 1, to="n"), FormatError, "'n'; there is no such file"),
-    "zero byte": (change_of(*FEAT_AT, "data", 1, to="n\0"), FormatError, "there is no such file"),
+    "missing file": (change_of(*FEAT_AT, "data", 1, to="n/7.npy"), FormatError, "'n/7.npy', which does not exist"),
+    "a folder": (change_of(*FEAT_AT, "data", 1, to="n"), FormatError, "'n', which does not exist"),
+    "zero byte": (change_of(*FEAT_AT, "data", 1, to="n\0"), FormatError, "which does not exist"),
     "escaping": (change_of(*FEAT_AT, "data", 1, to="n/../../x.npy"), SchemaError, "without .."),
     "escaping absolutely": (change_of(*FEAT_AT, "data", 1, to="/tmp/../etc/x"), SchemaError, "without .."),
     "features of some chunks": (

@@ -228,7 +228,7 @@ BAD = {
         [text([[], [], [1, 2], [3, None]], BYTES)],
         r"row 3 \(row .*no value inside its list",
     ),
-    "no UTF-8": ([pa.table([bad_text()], names=["a"])], r"0.parquet row 2 .*no UTF-8"),
+    "no UTF-8": ([pa.table([bad_text()], names=["a"])], r"0.parquet row 2 .*is not UTF-8"),
     "another type": (
         [text(WORDS[:2], pa.string()), text(LISTS[:2], BYTES)],
         r"1.parquet is int8 with rows of any length; n/0.parquet is of strings",
@@ -243,7 +243,7 @@ BAD = {
     ),
     "lists of any length and of a fixed one": (
         [lists([[1], [2, 3, 4]]), lists([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))],
-        r"1.parquet is int32 with rows of shape \(2,\); n/0.parquet is int32 with .*: write all files .* alike",
+        r"1.parquet is int32 with rows of shape \(2,\); n/0.parquet is int32 with .*: write all files",
     ),
     "shapes and several lengths": (
         [lists([[1], [2, 3, 4], [], []]).replace_schema_metadata({"shape": "(4, 2)"})],
@@ -253,10 +253,10 @@ BAD = {
         [lists([[1], [2, 3, 4], [1, 2], [3, 4]]).replace_schema_metadata({"shape": "(4, 2)"})],
         "row 1 .*has a list of 3; .*: for rows of any length, .* leave shape out",
     ),
-    "lists of strings": ([text([["a"], ["b", "c"], [], []], pa.list_(pa.string()))], "no dtype of a feature"),
+    "lists of strings": ([text([["a"], ["b", "c"], [], []], pa.list_(pa.string()))], "not a dtype of a feature"),
     "lists of lists": ([text([[[1]], [[1, 2]], [], []], pa.list_(pa.list_(pa.int8())))], "of several lengths"),
     "too few": ([text(WORDS[:3], pa.string())], "has 3 rows in 1 file"),
-    "said to be": ([text([1] * 4, pa.int8()).replace_schema_metadata({"ragged": "true"})], "is said to be ragged"),
+    "said to be": ([text([1] * 4, pa.int8()).replace_schema_metadata({"ragged": "true"})], "is declared ragged but is"),
     "no answer": ([text(LISTS, BYTES).replace_schema_metadata({"ragged": "yes"})], "wanted 'true'"),
 }
 

@@ -167,7 +167,7 @@ def test_what_a_chunked_graph_cannot_hold(graph, tmp_path):
             ragged,
             r"author.tags is complex64\[rows, ragged\], which parquet cannot hold; add 'author.tags' to leave_out",
         ),
-        (with_feature(graph, "name", no_text), "name-0.parquet would have a string that is no UTF-8"),
+        (with_feature(graph, "name", no_text), "name-0.parquet would have a string that is not UTF-8"),
         (mask, "author.val_mask would be read back as split 'val'"),
         (replace(graph, splits={"paper": {"holdout": np.arange(2)}}), "'holdout' of paper has no mask"),
         (replace(graph, edge_splits={WRITES: {"train": np.arange(2)}}), "has splits of edges"),
@@ -204,9 +204,9 @@ def test_what_parquet_cannot_hold(graph, tmp_path, column):
         ({"num_chunks": 0}, "num_chunks is 0; wanted 1 to"),
         ({"edges_format": "orc"}, "edges_format is 'orc'; wanted one of csv, parquet, numpy"),
         ({"data_format": "csv"}, "data_format is 'csv'; wanted one of numpy, parquet"),
-        ({"vector_rows": True}, "vector_rows is for parquet, and data_format is numpy"),
+        ({"vector_rows": True}, "vector_rows is only for parquet, and data_format is numpy"),
         ({"delimiter": "::"}, "delimiter is '::'"),
-        ({"chunks": 3}, "there is no setting 'chunks'; known"),
+        ({"chunks": 3}, "unknown setting 'chunks'; known"),
         ({"settings": ChunkSettings(), "num_chunks": 3}, "both given"),
     ],
 )
@@ -220,7 +220,7 @@ def test_what_is_there_is_kept(graph, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SettingsError, match="full holds something; give a new or empty folder"):
+    with pytest.raises(SettingsError, match="full is not empty; give a new or empty folder"):
         write_chunked(graph, tmp_path / "full")
     with pytest.raises(SettingsError, match="x is a file"):
         write_chunked(graph, tmp_path / "full" / "x")

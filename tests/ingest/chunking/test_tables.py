@@ -155,11 +155,11 @@ def test_what_is_left_out(shop: Shop):
 def test_settings_are_checked(shop: Shop):
     with pytest.raises(SettingsError, match=r"which holds .*metadata.json, the tables"):
         chunk_tables(shop.source(), shop.root, num_workers=0)
-    with pytest.raises(SettingsError, match="no option 'chunks'"):
+    with pytest.raises(SettingsError, match="unknown option 'chunks'"):
         shop.chunk(chunks=3)
     with pytest.raises(SettingsError, match="on_duplicate is 'keep'"):
         shop.chunk(on_duplicate="keep")
     with pytest.raises(SettingsError, match="engine is 'dask'"):
         shop.chunk(engine="dask")
-    with pytest.raises(FormatError, match="is not the file that describes tables"):
+    with pytest.raises(FormatError, match="does not describe tables"):
         chunk_tables(shop.root / "users.csv", shop.root / "got", num_workers=0)

@@ -109,11 +109,11 @@ def test_labels_that_cannot_be_told_from_negatives_are_refused():
     objects[2].edge_label, objects[2].edge_label_index = (
         objects[2].edge_label[order], objects[2].edge_label_index[:, order],
     )  # fmt: skip
-    with pytest.raises(SchemaError, match=r"object for test has \d+ links of label 0, .*split_labels=True"):
+    with pytest.raises(SchemaError, match=r"object for test has \d+ links with label 0, .*split_labels=True"):
         hopstream.read_graph(objects)
     objects = classes()
     objects[0].edge_label_index[:, -1] = objects[0].edge_index[:, 0]
-    with pytest.raises(SchemaError, match=r"object for train has \d+ links of label 0, .*split_labels=True"):
+    with pytest.raises(SchemaError, match=r"object for train has \d+ links with label 0, .*split_labels=True"):
         hopstream.read_graph(objects)
 
 
@@ -121,7 +121,7 @@ def test_labels_that_are_raised_in_some_splits_only_are_named(caplog: pytest.Log
     hopstream.read_graph(classes())
     assert not caplog.messages
     hopstream.read_graph(classes(add_negative_train_samples=False))
-    assert caplog.messages[0].startswith("labels of node__to__node mean different things by split")
+    assert caplog.messages[0].startswith("labels of node__to__node differ in meaning between splits")
 
 
 def test_links_of_several_classes_are_loaded(tmp_path: Path):
@@ -198,5 +198,5 @@ def test_what_is_no_split_of_links_is_refused():
     with pytest.raises(SchemaError, match="no data object has edge_label_index"):
         hopstream.read_graph([plain, plain, plain])
     test.edge_label = test.edge_label[1:]
-    with pytest.raises(SchemaError, match=r"edge_label is float32\[\d+\]; wanted a number for each of \d+ links"):
+    with pytest.raises(SchemaError, match=r"edge_label is float32\[\d+\]; wanted one number for each of \d+ links"):
         hopstream.read_graph([train, val, test])

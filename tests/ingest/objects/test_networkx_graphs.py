@@ -108,23 +108,23 @@ def with_nodes(*nodes, edges=()):
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        (with_nodes((0, 1)), {}, r"node \(0, 1\) \(tuple\); raw ids are strings or integers"),
-        (with_nodes(1 << 70), {}, "raw ids are strings or integers of 64 bits"),
-        (with_nodes(1, "a"), {}, "called by strings and by integers"),
+        (with_nodes((0, 1)), {}, r"node \(0, 1\) \(tuple\); raw ids are strings or 64-bit integers"),
+        (with_nodes(1 << 70), {}, "raw ids are strings or 64-bit integers"),
+        (with_nodes(1, "a"), {}, "named by strings and nodes named by integers"),
         (with_nodes((1, {"x": 1}), 2), {}, r"2 of node has no 'x', which others have; give missing="),
         (with_nodes((1, {"x": 1}), (2, {"x": "1"})), {}, "node.x has values of several kinds: integer, string, from 2"),
         (with_nodes((1, {"x": True}), (2, {"x": 2})), {}, "several kinds: bool, integer"),
         (with_nodes((1, {"x": {}})), {}, "node.x"),
         (with_nodes(1, 2), {"node_type": "t"}, "node 1 has t=None; its type is a string"),
         (with_nodes(1, 2, edges=[(1, 2)]), {"edge_type": "t"}, "edge 1 -> 2 has t=None"),
-        (with_nodes((1, {"raw_id": 1})), {}, "an attribute 'raw_id', as raw ids are called"),
+        (with_nodes((1, {"raw_id": 1})), {}, "an attribute 'raw_id', which is the name for raw ids"),
         (with_nodes((1, {3: 1})), {}, "an attribute 3; names of features are strings"),
         ([1, 2], {}, "source is list"),
         (nx.DiGraph, {}, "source is type; wanted a NetworkX graph"),
         (
             with_nodes((1, {"x": 2**53 + 1}), (2, {"x": 0.5})),
             {},
-            r"node.x has integers and reals, and 9007199254740993 of 1",
+            r"node.x has integers and reals, and float64 cannot hold 9007199254740993 of 1",
         ),
     ],
 )
@@ -151,8 +151,8 @@ def test_names_that_do_not_fit_are_refused():
     graph = graph_from_networkx(with_nodes((1, {"x": 1}), (2, {"x": 1})))
     with pytest.raises(UnknownNameError, match="node has no feature 'y'"):
         graph_to_networkx(graph, names="y")
-    with pytest.raises(SchemaError, match="node has a second node that is called 1"):
+    with pytest.raises(SchemaError, match="node has two nodes named 1"):
         graph_to_networkx(graph, names="x")
     typed_graph = graph_from_networkx(typed(), node_type="type", raw_ids="type")
-    with pytest.raises(SchemaError, match="has a feature 'type', as types are called"):
+    with pytest.raises(SchemaError, match="has a feature 'type', which is the name for types"):
         graph_to_networkx(typed_graph)

@@ -72,8 +72,8 @@ def test_several_labels_and_features_of_one_column_keep_their_shape(plain):
         ({"edge_index": None}, SchemaError, "neither edge_index nor edge_index_dict"),
         ({"num_nodes": 3}, SchemaError, "feat"),
         ({"edge_index": np.array([[7], [0]])}, IdRangeError, "src_keys"),
-        ({"graph_feat": np.zeros(3)}, SchemaError, "'graph_feat', which is neither of nodes"),
-        ({"node_y": np.zeros(6)}, SchemaError, "two features that would be called 'y'"),
+        ({"graph_feat": np.zeros(3)}, SchemaError, "'graph_feat', which is for neither nodes"),
+        ({"node_y": np.zeros(6)}, SchemaError, "two features named 'y'"),
         ({"node_year": {"paper": np.zeros(6)}}, SchemaError, "node_year is dict; wanted one array"),
     ],
 )

@@ -99,7 +99,7 @@ def test_nodes_are_counted_without_x():
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (Data(edge_index=edge_index((0, 1)), y=torch.ones(9)), SchemaError, "y has 9 rows; edge_index reaches 2 nodes"),
+        (Data(edge_index=edge_index((0, 1)), y=torch.ones(9)), SchemaError, "y has 9 rows; edge_index has 2 nodes"),
         (
             small_data(edge_attr=torch.ones(4, 2)),
             SchemaError,
@@ -112,7 +112,7 @@ def test_nodes_are_counted_without_x():
         (small_data(train_mask=torch.ones(4)), SchemaError, "convert it to bool"),
         (small_data(val=torch.ones(4, dtype=torch.bfloat16)), SchemaError, "node.val is a tensor that numpy cannot"),
         (small_data(odd=[{}, {}, {}, {}]), SchemaError, "not a number"),
-        (small_data(adj_t=torch.eye(4).to_sparse()), SchemaError, "adj_t, a sparse matrix; turn it into edge_index"),
+        (small_data(adj_t=torch.eye(4).to_sparse()), SchemaError, "the sparse matrix adj_t; convert it to edge_index"),
         (small_data(pos=torch.eye(4).to_sparse()), SchemaError, "node.pos is a tensor that numpy cannot hold"),
         (Data(x="text", edge_index=edge_index((0, 1))), SchemaError, "x is str"),
         (Data(edge_index=edge_index((0, 7)), x=torch.ones(3, 1)), IdRangeError, r"dst_keys\[0\] is 7"),
@@ -190,7 +190,10 @@ def changed(owner, **attributes):
         (changed("venue", size=torch.ones(5)), "'venue' disagree on its number of nodes"),
         (changed("lonely", note=3), "'lonely' has no features, masks or edges"),
         (changed(WRITES, weight=torch.ones(3)), "author__writes__paper.weight has 3 rows; the type has 2"),
-        (changed(WRITES, adj_t=torch.eye(2).to_sparse()), "author__writes__paper keeps its edges in adj_t"),
+        (
+            changed(WRITES, adj_t=torch.eye(2).to_sparse()),
+            "author__writes__paper has its edges in the sparse matrix adj_t",
+        ),
         (changed(("paper", "in", "venue"), weight=torch.ones(3)), "paper__in__venue has no edge_index"),
         (changed("paper", val_mask=torch.ones(3, 2, dtype=torch.bool)), "paper.val_mask is bool"),
     ],
@@ -234,7 +237,7 @@ def test_keys_of_splits_and_masks_of_edges_are_splits():
         (
             {"train_idx": torch.ones(2)},
             SchemaError,
-            r"train_idx is float32\[2\]; a split is integers \[n\], keys, or bool",
+            r"train_idx is float32\[2\]; a split is keys \(integers \[n\]\) or a mask \(bool",
         ),
         ({"val_idx": torch.tensor([4])}, IdRangeError, "4"),
         (
@@ -285,7 +288,7 @@ def test_splits_of_node_types_are_read(caplog):
     }
     assert not caplog.messages
     data["paper"].idx_train = torch.tensor([1])
-    with pytest.raises(SchemaError, match=r"paper\.idx_train has 1 rows; the type has 3; keys of a split are called"):
+    with pytest.raises(SchemaError, match=r"paper\.idx_train has 1 rows; the type has 3; name keys of a split"):
         graph_from_data(data)
 
 
@@ -293,16 +296,16 @@ def test_names_that_some_loaders_attach_are_said(caplog):
     graph = graph_from_data(small_data(edge_label=torch.ones(5), ppr_edge_attr=torch.ones(4)))
     assert features(graph) == ({"x", "ppr_edge_attr"}, {"edge_label"})
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("features node.ppr_edge_attr, node__to__node.edge_label have names")
+    assert caplog.messages[0].startswith("features node.ppr_edge_attr, node__to__node.edge_label have the names of")
 
 
 def test_what_may_be_a_split_is_said(caplog):
     graph_from_data(small_data(idx_train=torch.tensor([0, 1]), train_rows=torch.tensor([1, 2]), latest=3))
-    assert caplog.messages[1].startswith("idx_train, train_rows may be splits and are left out: keys of a split are")
+    assert caplog.messages[1].startswith("idx_train, train_rows may be splits and are left out: name keys of a split")
     caplog.clear()
     graph = graph_from_data(small_data(train_pos_edge_index=edge_index((0, 1)), train_index=edge_index((0, 1), (1, 2))))
     assert caplog.messages[0] == "train_pos_edge_index, train_index are left out: they have no row per node or edge"
-    assert caplog.messages[1].startswith("train_index may be splits and are left out: keys of a split are called")
+    assert caplog.messages[1].startswith("train_index may be splits and are left out: name keys of a split")
     assert graph.splits == {}
 
 
@@ -316,7 +319,7 @@ def test_a_feature_that_may_be_a_split_is_said(name: str, caplog):
     graph = graph_from_data(small_data(**{name: torch.tensor([True, False, True, False])}))
     assert features(graph) == ({"x", name}, set())
     assert len(caplog.messages) == 1
-    told = " may be splits and are features, which models see: keys of a split are called train_idx, "
+    told = " may be splits, but are read as features, which models see: name keys of a split train_idx, "
     assert caplog.messages[0].startswith(name + told)
 
 
@@ -344,7 +347,7 @@ def test_what_is_left_out_is_said(caplog):
     typed.version = 2
     graph_from_data(typed)
     links, others = caplog.messages
-    assert links.startswith("author__writes__paper.edge_label_index are left out: links to predict are no edges; give")
+    assert links.startswith("author__writes__paper.edge_label_index are left out: links to predict are not edges; give")
     assert others == "paper.title_of, version are left out: they have no row per node or edge"
 
 

@@ -40,7 +40,7 @@ def test_matrices_by_type():
     assert graph.edges[WRITES].dst_keys.tolist() == [3, 0, 0]  # a stored zero and a repeated place are edges
     assert graph.edges[WRITES].features["count"].tolist() == [2, 0, 1]
     assert graph.edges[CITES].num_edges == 0
-    with pytest.raises(SchemaError, match=r"paper__cites__paper is a matrix \[5, 5\], and 'paper' has 4 nodes"):
+    with pytest.raises(SchemaError, match=r"paper__cites__paper is a matrix \[5, 5\], but 'paper' has 4 nodes"):
         graph_from_scipy({WRITES: writes, CITES: scipy.sparse.eye_array(5)})
 
 
@@ -138,12 +138,12 @@ def test_what_numpy_cannot_hold_is_refused():
         (OnlyDLPack(torch.ones(2).bfloat16()), "or convert it, first"),
         (torch.ones(2).bfloat16(), "a tensor that numpy cannot hold"),
         (np.ma.array([1.0, 2.0], mask=[True, False]), r"node\.x has masked values; fill them first"),
-        ([1 << 63, -1], r"node\.x has integers that neither int64 nor uint64 holds"),
+        ([1 << 63, -1], r"node\.x has integers that fit neither int64 nor uint64"),
         ([1 << 70, 1], r"node\.x: row 0 is int"),
     ):
         with pytest.raises(SchemaError, match=message):
             hopstream.graph_from_arrays(pairs, node_features={"x": value})
-    with pytest.raises(SchemaError, match=r"twice, a row for each; a mask is bool: use astype\(bool\)"):
+    with pytest.raises(SchemaError, match=r"twice, one value per row; if it is a mask, use astype\(bool\)"):
         hopstream.graph_from_arrays(np.array([[0, 1], [2, 0]]), splits={"train": np.array([1, 0, 1], np.uint8)})
     for value, wanted in (
         ([1 << 63, 1], np.array([1 << 63, 1], np.uint64)), (np.ma.array([1.0, 2.0]), np.array([1.0, 2.0])),

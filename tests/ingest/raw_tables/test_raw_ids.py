@@ -122,7 +122,7 @@ def test_no_ids_at_all():
 
 def test_more_ids_than_arrow_can_look_up(monkeypatch):
     monkeypatch.setattr(raw_ids, "MAX_IDS", 2)
-    with pytest.raises(SchemaError, match="3 raw ids of one node type; no more than 2"):
+    with pytest.raises(SchemaError, match="a node type has 3 raw ids; at most 2"):
         collect_raw_ids([pa.array([1, 2, 3], INTEGER)], None)
 
 

@@ -331,13 +331,13 @@ def test_bytes_that_are_no_text(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [
-        ('source: "user"', 'source: "nobody"', SchemaError, "edge set 'likes' has source 'nobody', which is no"),
+        ('source: "user"', 'source: "nobody"', SchemaError, "set 'likes' has source 'nobody', which is not a node set"),
         ('filename: "users.csv"', 'filename: "../users.csv"', SchemaError, "files are local and lie below"),
-        ('filename: "users.csv"', 'filename: "/users.csv"', SchemaError, "not lie below .*g; give data_path, a folder"),
+        ('filename: "users.csv"', 'filename: "/users.csv"', SchemaError, "is not below .*g; give data_path, a folder"),
         ('filename: "users.csv"', 'filename: "gs://x/users.csv"', SchemaError, "files are local and lie below"),
-        ('filename: "users.csv"', 'filename: "users.txt"', SchemaError, "names no format"),
-        ('filename: "users.csv"', 'filename: "nobody.csv"', FormatError, "nobody.csv is not there"),
-        ('filename: "users.csv"', 'filename: "no*.csv"', FormatError, "no file is named like"),
+        ('filename: "users.csv"', 'filename: "users.txt"', SchemaError, "whose format is unknown"),
+        ('filename: "users.csv"', 'filename: "nobody.csv"', FormatError, "nobody.csv does not exist"),
+        ('filename: "users.csv"', 'filename: "no*.csv"', FormatError, "no file matches"),
         ('filename: "users.csv"', "", SchemaError, "node set 'user' has features .* and no metadata.filename"),
         ('filename: "users.csv"', 'filename: "users.csv@0"', SchemaError, "names 0 files"),
         ("cardinality: 4", "cardinality: 5", SchemaError, "user has cardinality 5 .* its table has 4 rows"),
@@ -377,17 +377,15 @@ def test_shards_that_are_not_all_there(tmp_path):
     path = write_world(tmp_path / "g", "tfrecord", 3)
     text = path.read_text()
     path.write_text(text.replace("users.tfrecord@3", "users.tfrecord@4"))
-    with pytest.raises(
-        FormatError, match=r"users.tfrecord-00000-of-00004 is not there, nor is any other of them; .*-of-00003"
-    ):
+    with pytest.raises(FormatError, match=r"users.tfrecord-00000-of-00004 is missing, and all others too; .*-of-00003"):
         read_graph(path)
     path.write_text(text.replace("users.tfrecord@3", "users.tfrecord-?????-of-?????"))
     assert read_graph(path).nodes["user"].num_nodes == 4
     (path.parent / "users.tfrecord-00001-of-00003").unlink()
-    with pytest.raises(FormatError, match=r"users.tfrecord-00001-of-00003 is not there, and 2 of 3 are"):
+    with pytest.raises(FormatError, match=r"users.tfrecord-00001-of-00003 is missing, but 2 of 3 exist"):
         read_graph(path)
     path.write_text(text)
-    with pytest.raises(FormatError, match=r"users.tfrecord-00001-of-00003 is not there; check the name and the folder"):
+    with pytest.raises(FormatError, match=r"users.tfrecord-00001-of-00003 is missing; check the name and the folder"):
         read_graph(path)
 
 
@@ -395,7 +393,7 @@ def test_shards_of_two_writings(tmp_path):
     path = write_world(tmp_path / "g", "csv", 2)
     path.write_text(path.read_text().replace("likes.csv@2", "likes.csv-*"))
     write_table(path.parent / "likes.csv-00000-of-00001", LIKES)
-    with pytest.raises(FormatError, match=r"there are shards of \[1, 2\] files"):
+    with pytest.raises(FormatError, match=r"has shards of \[1, 2\] files"):
         read_graph(path)
 
 
@@ -419,9 +417,9 @@ def test_file_names_that_are_absolute(tmp_path, monkeypatch, is_piecewise):
     assert read(path).fingerprint() == whole.fingerprint()  # they lie below the schema's folder
     (tmp_path / "schemas").mkdir()
     moved = path.rename(tmp_path / "schemas" / "graph.pbtxt")
-    with pytest.raises(SchemaError, match=r"which does not lie below .*schemas; give data_path, a folder that"):
+    with pytest.raises(SchemaError, match=r"which is not below .*schemas; give data_path, a folder that"):
         read(moved)
-    with pytest.raises(SchemaError, match=r"which does not lie below .*g; give data_path, a folder that"):
+    with pytest.raises(SchemaError, match=r"which is not below .*g; give data_path, a folder that"):
         read(moved, data_path=tmp_path / "g")
     monkeypatch.chdir(tmp_path)
     again = read_graph(moved, data_path="h")
@@ -435,12 +433,14 @@ def test_file_names_are_relative_to_the_folder_of_data(tmp_path):
     (tmp_path / "schemas").mkdir()
     moved = path.rename(tmp_path / "schemas" / "graph.pbtxt")
     assert read_graph(moved, data_path=tmp_path / "g").fingerprint() == whole.fingerprint()
-    with pytest.raises(FormatError, match=r"schemas/.* is not there"):
+    with pytest.raises(FormatError, match=r"schemas/.* does not exist"):
         read_graph(moved)
-    with pytest.raises(SettingsError, match=r"data_path is .*nowhere.*; wanted a folder that is there"):
+    with pytest.raises(SettingsError, match=r"data_path is .*nowhere.*; wanted an existing folder"):
         read_graph(moved, data_path=tmp_path / "nowhere")
     (tmp_path / "metadata.json").write_text('{"nodes": {}, "edges": []}')
-    with pytest.raises(SettingsError, match=r"data_path is for unigraphs, and .*metadata.json is none; leave it out"):
+    with pytest.raises(
+        SettingsError, match=r"data_path is only for unigraphs; .*metadata.json is not one: leave it out"
+    ):
         read_graph(tmp_path / "metadata.json", data_path=tmp_path)
 
 

@@ -162,7 +162,7 @@ def test_missing_and_foreign_files_are_named(root):
     (root / ROWS / "key.npy").rename(root / ROWS / "keys.npy")
     found = [str(finding) for finding in verify_dataset(root).findings]
     assert any(f"{ROWS}/key.npy" in text and "is missing" in text for text in found)
-    assert any(f"{ROWS}/keys.npy" in text and "no file of this dataset" in text for text in found)
+    assert any(f"{ROWS}/keys.npy" in text and "not a file of this dataset" in text for text in found)
 
 
 def test_what_forges_nothing_is_whole(root):

@@ -126,7 +126,7 @@ def test_from_a_chunked_graph(tmp_path):
     manifest = append_folder(tmp_path / "d", tmp_path / "delta")
     assert manifest.dataset_id == read_manifest(tmp_path / "arrays").dataset_id
     with pytest.raises(
-        SettingsError, match=r"delta holds the rows that delta 1 of .*arrays added already; give again=True"
+        SettingsError, match=r"the rows of .*delta were already added to .*arrays as delta 1; give again=True"
     ):
         append_folder(tmp_path / "arrays", tmp_path / "delta")  # splits name other keys now, but the same rows
     assert append_folder(tmp_path / "d", tmp_path / "delta", again=True).book.num_parts == 4
@@ -185,7 +185,7 @@ LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({}, SettingsError, "neither new nodes nor new edges"),
+        ({}, SettingsError, "give new nodes or new edges"),
         ({"nodes": {"actor": 1}}, UnknownNameError, "nodes name 'actor'"),
         ({"edges": {"user__sees__movie": (ONE, ONE)}}, UnknownNameError, "edges name edge type 'user__sees__movie'"),
         (USER, SchemaError, "user.time is missing"),

@@ -347,7 +347,7 @@ def test_an_edge_of_one_part_that_leads_out_of_it(tmp_path):
 def test_parts_that_there_are_not(root):
     for parts, error, message in [
         ([3], hopstream.errors.UnknownNameError, r"has no part 3; parts are numbered 0\.\.2"),
-        ([], hopstream.errors.SettingsError, "parts are none of"),
+        ([], hopstream.errors.SettingsError, "parts is empty; give some of"),
     ]:
         with pytest.raises(error, match=message):
             verify_dataset(root, parts=parts)
@@ -362,9 +362,9 @@ def test_a_list_of_roots_that_contradicts_the_dataset(root):
 
     assert told([Root(str(root), (0, 1, 2))]) == []
     assert told([Root(str(root), (0, 2))]) == [
-        "roots.json: says of parts in no root where they lie; place the dataset again: part 1"
+        "roots.json: lists no root for some parts; place the dataset again: part 1"
     ]
-    assert told([Root(str(root), (0, 1, 2, 7))]) == ["roots.json: names parts that there are not: part 7"]
+    assert told([Root(str(root), (0, 1, 2, 7))]) == ["roots.json: names parts that do not exist: part 7"]
     (root / "roots.json").write_text("{}")
     assert "roots.json: cannot be read" in str(verify_dataset(root).findings[0])
     dataset_id = "0" * 32  # of another state of the dataset, so it is ignored
@@ -375,7 +375,7 @@ def test_a_root_whose_parts_lie_elsewhere_names_the_roots(root):
     text = Roots(read_manifest(root).dataset_id, (Root("/m0", (0, 1)), Root("s3://m/1", (2,)))).to_text()
     (root / "roots.json").write_text(text)
     shutil.rmtree(root / "part-00002")
-    message = r"lacks part 2 of 0\.\.2, which roots\.json says lie in s3://m/1; .* by --parts 0,1, and each other"
+    message = r"lacks parts 2 of 0\.\.2, which roots\.json lists in s3://m/1; .* with --parts 0,1, and each other"
     with pytest.raises(hopstream.errors.FormatError, match=message):
         verify_dataset(root)
     assert verify_dataset(root, parts=[0, 1]).is_ok
@@ -402,7 +402,7 @@ def test_a_wrong_source_leaves_no_kind_out(root):
     report = verify_dataset(root, against=hopstream.rmat_graph(5))
     assert set(report.checks) == set(KINDS)
     assert report.checks["features"].status == "skipped"
-    assert "user is a type of the dataset alone" in report.checks["features"].skipped
+    assert "user is a type of the dataset only" in report.checks["features"].skipped
     assert report.checks["schema"].status == "failed" and not report.is_ok
 
 

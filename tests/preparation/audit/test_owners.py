@@ -59,7 +59,7 @@ def test_nodes_in_other_parts(written, owners, capsys):
     one = hopstream.verify_dataset(written / "parts", owners=owners, parts=[before[0]])
     assert sum(found.count for found in one.findings) == before.count(before[0])
     assert main(["verify", str(written / "parts"), "--owners", str(owners)]) == 1
-    assert "paper: is in another part than the folder of owners says (2 places): key 8" in capsys.readouterr().out
+    assert "paper: is in another part than in the folder of owners (2 places): key 8" in capsys.readouterr().out
 
 
 def test_files_beside_the_owners(written, owners):

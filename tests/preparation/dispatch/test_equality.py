@@ -104,8 +104,8 @@ def test_bad_values_are_named(tmp_path, monkeypatch, rng):
     check(SchemaError, "is 0 for all 40 edges", np.zeros(40), weight_attr="w")
     check(SchemaError, "add up to", np.full(40, 8e307), weight_attr="w")
     check(SchemaError, "times are one integer|times are integers", good, time_attr="w")
-    check(SchemaError, r"w\[5\] is \d+; times fit int64", np.full(40, 2**63, np.uint64) * (np.arange(40) == 5).astype(
-        np.uint64), time_attr="w")  # fmt: skip
+    check(SchemaError, r"w\[5\] is \d+; times must fit int64", np.full(40, 2**63, np.uint64) * (np.arange(40) == 5
+        ).astype(np.uint64), time_attr="w")  # fmt: skip
     check(UnknownNameError, "weight_attr is 'v'", good, weight_attr="v")
     check(UnknownNameError, "links name", good, links=("a__b__c",))
 

@@ -84,7 +84,7 @@ def test_a_row_that_does_not_fit_is_refused(tmp_path, monkeypatch, rng):
         write_owners(tmp_path / "owners", graph, 2, rng)
         use_graph(monkeypatch, graph)
         monkeypatch.setattr(dispatch_folder.DispatchSpec, "longest_row_bytes", MIB)
-        with pytest.raises(SettingsError, match=r"s has 2 MiB in row 4; of the memory, 1 MiB are there for one row"):
+        with pytest.raises(SettingsError, match=r"s has 2 MiB in row 4; the memory limit leaves 1 MiB for one row"):
             dispatch(tmp_path / "in", tmp_path / "owners", tmp_path / "got", num_workers=0, num_parts=2)
         assert not (tmp_path / "got").exists() and list(tmp_path.glob(".*")) == []
 

@@ -159,7 +159,7 @@ def test_places_and_settings_that_cannot_be(tmp_path, old):
     refused("which is the dataset itself", "old", overwrite=True)
     refused(r"which lies in .*old, the dataset", "old/new")
     refused(r"which holds .*old, the dataset", ".", overwrite=True)
-    refused("method is 'file' and no folder", method="file")
+    refused("method is 'file', but partitions_dir is missing", method="file")
     refused("neither num_parts nor partitions_dir is given", num_parts=None)
     refused("leave one of them out", method="ldg", partitions_dir=tmp_path / "owners")
     refused("memory is 10MiB \\(10.5 MB\\); one process needs at least 240.0 MB", memory="10MiB")
@@ -167,7 +167,7 @@ def test_places_and_settings_that_cannot_be(tmp_path, old):
     refused("engine is 'abacus'", engine="abacus")
     refused("num_workers is -1", num_workers=-1)
     refused("num_parts is 0", num_parts=0)
-    refused("balance_edges is given and method 'hash'", balance_edges=True)
+    refused("balance_edges is given, but method 'hash'", balance_edges=True)
 
 
 def test_a_dataset_is_replaced_only_where_that_is_allowed(tmp_path, old):

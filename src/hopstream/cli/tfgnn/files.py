@@ -31,7 +31,7 @@ SchemaOption = Annotated[
 _FIRST_SHARD = re.compile(r"(.+)-00000-of-(\d{5})")
 ROWS = 64
 """Rows of Parquet files that are read at once; few, because a subgraph may have megabytes."""
-PrefixOption = Annotated[str, typer.Option("--prefix", help="what stands before every name in the examples")]
+PrefixOption = Annotated[str, typer.Option("--prefix", help="prefix of every name in the examples")]
 
 
 def read_spec(path: Path) -> tuple[Any, GraphSpec]:
@@ -65,7 +65,7 @@ def paths_of(files: Sequence[str]) -> list[Path]:
             raise FormatError(f"{name} is a folder; name files" + (f", such as {names[0]}" if names else ""))
         names = [] if path.exists() else _sharded_names(path.parent, path.name)
         if names:
-            raise FormatError(f"{name} is not there; there is {' and '.join(names)}")
+            raise FormatError(f"{name} does not exist; there is {' and '.join(names)}")
     return example_paths(files)
 
 
@@ -87,7 +87,7 @@ def blocks_of(paths: Iterable[Path]) -> Iterator[RecordBlock]:
 
     for path in paths:
         if not path.is_file():
-            raise FormatError(f"{path} is not there")
+            raise FormatError(f"{path} does not exist")
         if not is_parquet(path):
             yield from example_blocks([path])
             continue

@@ -26,7 +26,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
             "--out", help="the TFRecord file to write, or several: name@8, name-?????-of-00008", show_default=False
         ),
     ],
-    examples: Annotated[int, typer.Option("--examples", help="how many examples to write", min=1)] = 10,
+    examples: Annotated[int, typer.Option("--examples", help="number of examples to write", min=1)] = 10,
     rng_seed: Annotated[int, typer.Option("--rng-seed", help="seed of every random choice", min=0)] = 0,
     gzip: Annotated[bool, typer.Option("--gzip", help="compress each file as a whole")] = False,
     prefix: PrefixOption = "",
@@ -66,7 +66,7 @@ def _make_room(paths: list[Path], *, overwrite: bool) -> None:
     """
     there = [path for path in paths if path.exists()]
     if there and (not overwrite or there[0].is_dir()):
-        kind = "is a folder; name a file" if there[0].is_dir() else "is already there; give --overwrite to replace it"
+        kind = "is a folder; name a file" if there[0].is_dir() else "exists already; give --overwrite to replace it"
         raise SettingsError(f"{there[0]} {kind}")
     try:
         paths[0].parent.mkdir(parents=True, exist_ok=True)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def run(  # noqa: PLR0913, PLR0917  one parameter for each flag
     files: FilesArgument,
     schema: SchemaOption = None,
-    limit: Annotated[int, typer.Option(help="how many examples to print; 0 means all", min=0)] = 3,
-    skip: Annotated[int, typer.Option(help="how many to pass over first", min=0)] = 0,
-    max_values: Annotated[int, typer.Option(help="how many values of each list to print; JSON has all", min=1)] = 8,
+    limit: Annotated[int, typer.Option(help="number of examples to print; 0 means all", min=0)] = 3,
+    skip: Annotated[int, typer.Option(help="number of examples to skip first", min=0)] = 0,
+    max_values: Annotated[int, typer.Option(help="number of values of each list to print; JSON has all", min=1)] = 8,
     prefix: PrefixOption = "",
     json: JsonFlag = False,
 ) -> None:

@@ -117,7 +117,7 @@ def run(
     files: FilesArgument,
     schema: SchemaOption = None,
     prefix: PrefixOption = "",
-    html: Annotated[Path | None, typer.Option(help="also write all this as one page with plots")] = None,
+    html: Annotated[Path | None, typer.Option(help="also write one page with plots")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Show sizes of sets and values of features in exported examples, in bounded memory."""

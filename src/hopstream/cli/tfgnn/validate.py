@@ -24,7 +24,7 @@ def run(
     ] = None,
     components: Annotated[int, typer.Option("--components", help="components of each example's graph", min=1)] = 1,
     prefix: PrefixOption = "",
-    max_findings: Annotated[int, typer.Option(help="how many findings in examples to list", min=1)] = 100,
+    max_findings: Annotated[int, typer.Option(help="number of findings in examples to list", min=1)] = 100,
     json: JsonFlag = False,
 ) -> None:
     """Check a GraphSchema, and examples against it; the exit status is 1 if something is wrong."""

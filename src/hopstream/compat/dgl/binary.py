@@ -96,7 +96,7 @@ class DglWriter:
             SchemaError: DGL has no such dtype.
         """
         if _dtype_of(KINDS.get(array.dtype.kind, -1), array.dtype.itemsize * 8, 1) is None:
-            raise SchemaError(f"{where} is {array.dtype}, which DGL's files do not hold; leave it out")
+            raise SchemaError(f"{where} is {array.dtype}, which DGL's files cannot hold; leave it out")
         dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype.newbyteorder("<")
         kind, shape = KINDS[array.dtype.kind], array.shape
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -163,7 +163,7 @@ class DglReader:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise FormatError(f"{self.path} has the name {data[:40]!r}, which is no text") from error
+            raise FormatError(f"{self.path} has the name {data[:40]!r}, which is not text") from error
 
     def array(self) -> Array:
         """Read an array. The caller owns its memory, unless it is mapped."""
@@ -202,12 +202,12 @@ class DglReader:
         Raises:
             FormatError: Always.
         """
-        raise FormatError(f"{self.path} {what}; it is damaged, or no file of DGL of this kind")
+        raise FormatError(f"{self.path} {what}; it is damaged, or not a DGL file of this kind")
 
     def _check(self, num_bytes: int) -> None:
         left = self._num_bytes - self._file.tell()
         if num_bytes > left:
-            self.refuse(f"wants {num_bytes} bytes and has {left}")
+            self.refuse(f"needs {num_bytes} more bytes and has {left}")
 
 
 def open_file(path: Path, holds: str) -> IO[bytes]:

@@ -59,8 +59,8 @@ class Ranges:
         if len(wrong):
             part, row = divmod(int(wrong[0]), len(ids))
             raise SchemaError(
-                f"ranges of {what}s do not go on from 0, by part, then by type: part {part} has "
-                f"{flat[wrong[0]].tolist()} of {list(self.ids)[row]!r}, and {wanted[wrong[0]]} comes next"
+                f"ranges of {what}s must be contiguous from 0, by part and then by type: part {part} has "
+                f"{flat[wrong[0]].tolist()} of {list(self.ids)[row]!r}; wanted a range from {wanted[wrong[0]]}"
             )
         self.typed = {of: offsets_of(array[:, 1] - array[:, 0]) for of, array in self.ranges.items()}
         ends = stacked[:, :, 1].max(axis=1) if ids else np.zeros(num_parts, np.int64)
@@ -76,7 +76,7 @@ class Ranges:
         if len(wrong):
             known = f"{self.what}s" if of is None else f"{self.what}s of {of!r}"
             raise IdRangeError(
-                f"{self.what} {ids[wrong[0]]} in place {wrong[0]} is not there; {known} are {numbered(0, total)}"
+                f"{self.what} {ids[wrong[0]]} in position {wrong[0]} does not exist; {known} are {numbered(0, total)}"
             )
         return ids
 
@@ -248,12 +248,15 @@ class RangePartitionBook:
     def _local(self, offsets: IntArray, ids: IntArray, partid: int) -> Tensor:
         partid = read_integer("partid", partid)
         if partid != self._part_id:
-            raise SettingsError(f"partid is {partid} and this is the book of part {self._part_id}; load the other's")
+            raise SettingsError(
+                f"partid is {partid}, but this is the book of part {self._part_id}; load the book of that part"
+            )
         first, stop = offsets[partid : partid + 2].tolist()
         wrong = np.flatnonzero((ids < first) | (ids >= stop))
         if len(wrong):
             raise IdRangeError(
-                f"number {ids[wrong[0]]} in place {wrong[0]} is not part {partid}'s, which has {numbered(first, stop)}"
+                f"number {ids[wrong[0]]} in position {wrong[0]} is not part {partid}'s, which has "
+                f"{numbered(first, stop)}"
             )
         return to_tensor(ids - first)
 

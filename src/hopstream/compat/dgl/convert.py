@@ -209,7 +209,9 @@ def check_names(schema: GraphSchema) -> None:
     def check(what: str, names: Iterable[str], taken: str) -> None:
         for name in names:
             if any(letter in name for letter in taken):
-                raise SchemaError(f"{what} {name!r} has one of {taken!r}, where DGL's files end a name; rename it")
+                raise SchemaError(
+                    f"{what} {name!r} contains one of {taken!r}, which end a name in DGL's files; rename it"
+                )
 
     check("node type", schema.nodes, ":/")
     check("relation", (t[1] for t in schema.edges), ":/")

@@ -203,6 +203,6 @@ def __getattr__(name: str) -> object:
     if name.startswith("__"):  # Python's own look-up
         raise AttributeError(name)
     raise AttributeError(
-        f"dgl.distributed.{name} is not here; there are {', '.join(__all__)}; in place of DGL's servers and loaders "
-        "use hopstream.write_parts, hopstream serve and hopstream.NeighborLoader"
+        f"dgl.distributed.{name} is not available; available: {', '.join(__all__)}; in place of DGL's servers and "
+        "loaders use hopstream.write_parts, hopstream serve and hopstream.NeighborLoader"
     )

@@ -115,7 +115,7 @@ def _ending(start: int) -> tuple[int, ...]:
 
 def _check_ending(reader: DglReader, start: int, num_graphs: int) -> None:
     if num_graphs == 1 and tuple(reader.uint64() for _ in range(4)) != _ending(start):
-        reader.refuse("does not end as such a file does")
+        reader.refuse("has no trailer of a DGL file")
 
 
 def _one(reader: DglReader) -> int:

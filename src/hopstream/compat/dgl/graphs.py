@@ -212,7 +212,7 @@ class DGLGraph:
         wrong = np.flatnonzero((ids < 0) | (ids >= num_nodes))
         if len(wrong):
             there = f"nodes of {ntype!r} are {numbered(0, num_nodes)}"
-            raise IdRangeError(f"node {ids[wrong[0]]} in place {wrong[0]} is not there; {there}")
+            raise IdRangeError(f"node {ids[wrong[0]]} in position {wrong[0]} does not exist; {there}")
         return int(counts[ids[0]]) if isinstance(nodes, int) else to_tensor(counts[ids])
 
     def __getattr__(self, name: str) -> Any:
@@ -222,7 +222,7 @@ class DGLGraph:
             AttributeError: Always.
         """
         raise AttributeError(
-            f"graphs of hopstream.compat.dgl have no {name!r}: they hold nodes, edges and data, to be partitioned; "
+            f"graphs of hopstream.compat.dgl have no {name!r}: they only hold nodes, edges and data for partitioning; "
             "batches to train on come from hopstream.NeighborLoader, and the rest of DGL from dgl itself"
         )
 
@@ -234,7 +234,7 @@ class DGLGraph:
         """
         found = [t for t in self._ends if etype in (None, t[1]) or t == etype]
         if len(found) != 1:
-            what = "has to be given" if etype is None else f"{etype!r} names {len(found)} types"
+            what = "must be given" if etype is None else f"{etype!r} names {len(found)} types"
             raise UnknownNameError(f"edge type {what}; known: {self.canonical_etypes}")
         return found[0]
 
@@ -251,7 +251,7 @@ class DGLGraph:
         if ntype is None and len(self._node_frames) == 1:
             return next(iter(self._node_frames.values()))
         if ntype not in self._node_frames:
-            what = "has to be given" if ntype is None else f"{ntype!r} is not known"
+            what = "must be given" if ntype is None else f"{ntype!r} is not known"
             raise UnknownNameError(f"node type {what}; known: {self.ntypes}")
         return self._node_frames[ntype]
 

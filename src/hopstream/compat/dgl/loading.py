@@ -117,7 +117,9 @@ def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
         ("edges", graph.edata, EID), ("edges", graph.edata, "inner_edge"),
     ):  # fmt: skip
         if name not in data:
-            raise FormatError(f"{path} has no {name!r} of {what}; it has {list(data)}: it is no graph of a part")
+            raise FormatError(
+                f"{path} has no {name!r} of {what}; it has {list(data)}, so it is not the graph of a part"
+            )
     for data, names in ((graph.ndata, (NID, "inner_node", "orig_id")), (graph.edata, (EID, "inner_edge", "orig_id"))):
         for name in names:
             if name in data:
@@ -147,8 +149,8 @@ def check_own_edges(config: PartConfig, part: int, graph: PlainGraph, *, may_lac
             return
         if len(own) < number:
             raise FormatError(
-                f"{path} has {len(own)} of the {number} edges of part {part}: with num_hops=0 edges between parts are "
-                "in no file, and the graph cannot be made again of them; call partition_graph with num_hops=1, or give "
+                f"{path} has {len(own)} of the {number} edges of part {part}: with num_hops=0 no file holds the "
+                "edges between parts, so the graph cannot be rebuilt; call partition_graph with num_hops=1, or give "
                 "the graph itself to hopstream.write_parts"
             )
     _check_own(path, config, part, config.edges, own)
@@ -160,8 +162,8 @@ def _check_own(path: Path, config: PartConfig, part: int, ranges: Ranges, number
     if not np.array_equal(own, np.arange(first, stop)):
         found = f"{len(own)} {ranges.what}s, numbers {own[0]}..{own[-1]}," if len(own) else f"no {ranges.what}s"
         raise FormatError(
-            f"{path} has {found} of its own, and {config.path} says that part {part} has {stop - first}, from {first} "
-            "on; was a folder put in another's place?"
+            f"{path} has {found} of its own, but part {part} has {stop - first} from {first} on according to "
+            f"{config.path}; check that the folders of parts were not swapped"
         )
 
 

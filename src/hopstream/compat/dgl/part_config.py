@@ -52,7 +52,7 @@ def dgl_partition_to_graphbolt(
     del store_eids, store_inner_node, store_inner_edge
     raise SettingsError(
         f"dgl_partition_to_graphbolt is called for {local_path(part_config)}; GraphBolt's files are not written: "
-        "load_partition reads DGL's own, and read_partitions makes a graph of them, which write_parts writes"
+        "load_partition reads DGL's own, and read_partitions makes a graph of them for write_parts"
     )
 
 
@@ -153,11 +153,15 @@ def _read_json(path: Path) -> Any:
         ) from error
     except IsADirectoryError as error:
         there = sorted(file.name for file in path.glob("*.json"))
-        remedy = f"one of {there}" if there else "partition_graph writes <out_path>/<graph_name>.json, and none is here"
+        remedy = (
+            f"one of {there}"
+            if there
+            else "partition_graph writes <out_path>/<graph_name>.json, and this folder has none"
+        )
         raise FormatError(f"{path} is a folder; give the JSON file in it: {remedy}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(
-            f"{str(path)!r} is no JSON file ({error}); give the one that partition_graph wrote"
+            f"{str(path)!r} is not a JSON file ({error}); give the file that partition_graph wrote"
         ) from error
 
 

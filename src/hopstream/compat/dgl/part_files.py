@@ -181,10 +181,10 @@ def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
         taken = {*map(mask_name, splits), *([TRAINER_ID] if has_trainers else [])}
         for name, feature in features.items():
             if not feature.is_fixed_width:
-                raise SchemaError(f"{entity}/{name} is text or ragged, and DGL's files hold neither; leave it out")
+                raise SchemaError(f"{entity}/{name} is text or ragged, which DGL's files cannot hold; leave it out")
             if name in taken:
                 raise SchemaError(
-                    f"{entity}/{name} is a feature, and what splits or trainers are called in DGL's files; rename it"
+                    f"{entity}/{name}: DGL's files use this name for a split or for trainers; rename the feature"
                 )
 
 

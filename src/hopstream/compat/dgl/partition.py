@@ -100,7 +100,7 @@ def _old_parts(out: Path, stem: str) -> list[Path]:
     for folder in folders:
         foreign = [e.name for e in folder.iterdir() if e.suffix != ".dgl"] if folder.is_dir() else ["no folder"]
         if foreign:
-            raise SettingsError(f"{folder} holds {foreign[0]!r}, which is no file of DGL; give another out_path")
+            raise SettingsError(f"{folder} holds {foreign[0]!r}, which is not a file of DGL; give another out_path")
     return folders
 
 
@@ -189,11 +189,11 @@ def _check_reshuffle(reshuffle: object, balance_ntypes: object) -> None:
     if isinstance(balance_ntypes, bool):
         raise SettingsError(
             f"balance_ntypes is {balance_ntypes}; older versions of DGL had reshuffle in this place: leave it out, and "
-            "give what comes behind it by name"
+            "give the arguments after it by name"
         )
     if reshuffle is not True:
         raise SettingsError(
-            f"reshuffle is {reshuffle!r}; nodes are always numbered anew, as in present versions of DGL: leave it "
+            f"reshuffle is {reshuffle!r}; nodes are always renumbered, as in present versions of DGL: leave it "
             "out, and take old numbers from orig_id or return_mapping=True"
         )
 
@@ -208,7 +208,7 @@ def _check(graph_name: str, num_parts: int, num_hops: int, num_trainers: int) ->
 
 def _check_others(objtype: object, graph_formats: object) -> None:
     if objtype != "cut":
-        raise SettingsError(f"objtype is {objtype!r}; only 'cut' is there")
+        raise SettingsError(f"objtype is {objtype!r}; only 'cut' is supported")
     formats = [graph_formats] if isinstance(graph_formats, str) else graph_formats
     if formats is not None and (not isinstance(formats, Sequence) or not all(one in FORMATS for one in formats)):
         raise SettingsError(f"graph_formats is {graph_formats!r}; {known_words(graph_formats, FORMATS)}")
@@ -220,7 +220,7 @@ def _assign(
     if settings.method == "file" or owners is not None:
         if settings.num_parts != num_parts:
             raise SettingsError(
-                "owners say the parts, and num_trainers_per_machine more than that; leave one of them out"
+                "owners and num_trainers_per_machine are both given, and both decide the parts; leave one of them out"
             )
         if isinstance(owners, Mapping):
             owners = _by_our_type(graph, owners)

@@ -79,7 +79,9 @@ class _Reader:
         for of in (self._config.nodes, self._config.edges):
             number, what = int(np.diff(of.all_types)[part]), f"{of.what}s"
             if 2 * number > num_bytes:
-                self._refuse(part, f"has {number} {what} by the JSON file, and {path} does not hold {what} so many")
+                self._refuse(
+                    part, f"has {number} {what} according to the JSON file, but {path} is too small for so many"
+                )
 
     def take_nodes(self, part: int) -> None:
         graph = read_part_graph(self._config, part)
@@ -136,7 +138,7 @@ class _Reader:
             entity, _, name = label.partition("/")
             of = self._types.get(entity)
             if of not in sizes:
-                self._refuse(part, f"has data {label!r} of a type that is not known; known: {list(sizes)}")
+                self._refuse(part, f"has data {label!r} of an unknown type; known: {list(sizes)}")
             missing.get(of, set()).discard(name)
             if not array.ndim or len(array) != sizes[of]:
                 self._refuse(part, f"has {label!r} of shape {list(array.shape)} for {sizes[of]} rows")

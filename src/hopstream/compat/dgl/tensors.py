@@ -46,7 +46,7 @@ def to_array(value: Any, where: str) -> Array:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:  # rows of several lengths, tensors among numbers
-        raise SchemaError(f"{where} is a {type(value).__name__} that is no array: {error}") from error
+        raise SchemaError(f"{where} is a {type(value).__name__} that is not an array: {error}") from error
 
 
 def to_ids(value: Any, where: str) -> IntArray:

@@ -143,7 +143,7 @@ class _Verification:
             if got == want:
                 self.names[of] = name
                 continue
-            what = "is a type of the parts alone" if want is None else f"has {got} rows; the source has {want}"
+            what = "is a type of the parts only" if want is None else f"has {got} rows; the source has {want}"
             self.findings.add("schema", label, what)
             if want is not None:
                 why = f"{label} has {got} rows and the source {want}, so they are not compared"
@@ -151,7 +151,7 @@ class _Verification:
         for name in num_rows:
             self.findings.checked("schema")
             if name not in ranges.ids and name not in {names[of] for of in ranges.ids}:
-                self.findings.add("schema", label_of(name), "is a type of the source alone")
+                self.findings.add("schema", label_of(name), "is a type of the source only")
 
     def _open(self, part: int, *, is_first: bool = False) -> _Local | None:
         """Read the graph of a part; the first call reports an unreadable one."""
@@ -202,7 +202,7 @@ class _Verification:
             return of_graph
         if beside is None:
             if of_graph is None:
-                why = f"{local.where} has no orig_id, and there is no {where}: nobody knows the keys of {label_of(of)}"
+                why = f"{local.where} has no orig_id, and {where} is missing: the keys of {label_of(of)} are unknown"
                 self.findings.skip(("nodes", "features") if isinstance(of, str) else OF_EDGES, why)
             return of_graph
         is_own = (rows >= 0) & (rows < len(beside))
@@ -236,7 +236,7 @@ class _Verification:
         findings.checked("nodes", len(found))
         wrong = np.flatnonzero(owner[found] != parts_of_found)
         told = (f"key {found[row]} (part {parts_of_found[row]}, not {owner[found[row]]})" for row in wrong)
-        findings.add("nodes", ntype, "is in another part than the folder of owners says", len(wrong), told)
+        findings.add("nodes", ntype, "is in another part than in the folder of owners", len(wrong), told)
         times = np.bincount(found, minlength=len(owner))
         doubled = np.flatnonzero(times > 1)
         findings.add("nodes", ntype, "is held more than once", len(doubled), (f"key {key}" for key in doubled))
@@ -278,7 +278,7 @@ class _Verification:
             findings.checked("halo", len(got))
             wrong = np.flatnonzero((got != wanted) & (wanted != UNKNOWN))
             told = (f"{what.split()[1]} {place} ({got[place]}, not {wanted[place]})" for place in wrong)
-            findings.add("halo", local.where, f"{name} of {what} is not what it should be", len(wrong), told)
+            findings.add("halo", local.where, f"{name} of {what} is wrong", len(wrong), told)
 
     def _local_keys(self, local: _Local) -> IntArray:
         """Return int64[n], the key of each node of a part's graph."""

@@ -76,7 +76,7 @@ class DataCheck:
         label = label_of(of)
         for feature, feature_schema in self._features[name].items():
             if not feature_schema.is_fixed_width:
-                self._findings.skip("features", f"{label}/{feature} is text or ragged, which DGL's files do not hold")
+                self._findings.skip("features", f"{label}/{feature} is text or ragged, which DGL's files cannot hold")
                 continue
             columns = list(self._columns(of, f"{label}/{feature}", feature_schema, parts))
             self._compare(name, feature, feature_schema, columns)

@@ -31,6 +31,6 @@ def find_name(
         module = import_module(module_of[name])
         return module if module_of[name] == f"{package}.{name}" else getattr(module, name)
     if name in refused:
-        raise error(f"{package}.{name} is not here: {refused[name]}")
+        raise error(f"{package}.{name} is not available: {refused[name]}")
     known = f"; it has {', '.join(sorted(module_of))}" if module_of else ""
     raise AttributeError(f"module {package!r} has no attribute {name!r}{known}")

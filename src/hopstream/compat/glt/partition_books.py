@@ -16,7 +16,7 @@ class PartitionBook:
 
     def __getitem__(self, indices: Any) -> Tensor:
         """Return the part of each id; subclasses implement it."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how parts are found")
+        raise NotImplementedError(f"{type(self).__name__} does not define how parts are found")
 
     @property
     def offset(self) -> int:
@@ -75,8 +75,8 @@ class RangePartitionBook(PartitionBook):
         for part, (start, end) in enumerate(partition_ranges):
             if not start < end:
                 raise SettingsError(
-                    f"partition_ranges[{part}] is {(start, end)}; a range has a start below its end: give parts that "
-                    "own nothing by a GLTPartitionBook"
+                    f"partition_ranges[{part}] is {(start, end)}; the start of a range must be below its end; "
+                    "use a GLTPartitionBook for parts without nodes"
                 )
             if part and start != partition_ranges[part - 1][1]:
                 raise SettingsError(

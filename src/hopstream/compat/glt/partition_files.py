@@ -477,7 +477,7 @@ def _names(path: Path, field: str, values: dict[Any, Any]) -> list[Any]:
         if all(_is_name(field, name) for name in names) and len(set(names)) == len(names):
             return names
     wanted = "names" if field == "node_types" else "(source, relation, destination)"
-    raise FormatError(f"{path} has {field} that are no list of {wanted}, each once")
+    raise FormatError(f"{path} has {field} that are not a list of distinct {wanted}")
 
 
 def _is_name(field: str, name: Any) -> bool:

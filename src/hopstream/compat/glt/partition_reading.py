@@ -87,7 +87,7 @@ class _Reader:
             elif whole is not None:
                 parts = torch.zeros(len(whole.edge_index[0]), dtype=torch.int64)
             else:
-                raise FormatError(f"{where}: there is neither the part of each edge, edge_pb, nor {folder}")
+                raise FormatError(f"{where}: neither edge_pb, the part of each edge, nor {folder} exists")
             self.edges[edge_type] = PartRows(where, parts)
             if whole is not None:
                 ids = torch.arange(len(parts)) if whole.eids is None else whole.eids
@@ -134,7 +134,7 @@ class _Reader:
             columns = rows.complete()
             src, dst = (keys_of(columns.pop(name, None)) for name in ("src", "dst"))
             if len(src) != len(rows.parts):
-                raise FormatError(f"{rows.where}: no folder has them, and edge_pb says {len(rows.parts)}")
+                raise FormatError(f"{rows.where}: no folder has them, but edge_pb has {len(rows.parts)}")
             features = {name: columns[name] for name in (EDGE_FEATURE, WEIGHT) if name in columns}
             edges[edge_type] = EdgeTable(src_keys=src, dst_keys=dst, features=features)
         if not self.meta.is_hetero and not edges[EDGE].num_edges and not edges[EDGE].features:

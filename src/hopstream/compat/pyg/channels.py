@@ -117,8 +117,8 @@ def take_from(channel: Any, timeout_s: float) -> Any:
         found = channel.get(timeout=timeout_s)
     except queue.Empty:
         raise StoreTimeout(
-            f"nothing came into the channel in {timeout_s:g} s; as many outputs come as samples were asked for, with "
-            "sample_from_nodes or sample_from_edges of a sampler that has this channel; rpc_timeout is how long to wait"
+            f"nothing came into the channel in {timeout_s:g} s; each call of sample_from_nodes or sample_from_edges of "
+            "a sampler with this channel puts one output into it; rpc_timeout is the time to wait"
         ) from None
     if isinstance(found, BaseException):
         raise found

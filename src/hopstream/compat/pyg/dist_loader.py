@@ -38,12 +38,12 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "collate_fn": "transform= is called with each batch",
     "transform_sampler_output": "transform= is called with each batch",
     "custom_cls": "transform= is called with each batch",
-    "worker_init_fn": "threads make batches, so no process has to be set up; to meet the other ranks in a way of your "
-    "own, override the method DistLoader.worker_init_fn",
+    "worker_init_fn": "threads make batches, so there are no processes to set up; to connect the ranks in your own "
+    "way, override the method DistLoader.worker_init_fn",
     "sampler": _ORDER,
     "batch_sampler": _ORDER,
     "directed": "it is called subgraph_type= now: 'directional' or 'induced'",
-    "input_id": "batches say the place of each seed as input_id",
+    "input_id": "batches have the position of each seed as input_id",
     "weight_attr": "partitions in memory hold no weights; write the graph's parts with write_parts(…, weight_attr=…) "
     "and use hopstream.NeighborLoader",
 }
@@ -296,13 +296,13 @@ def _address(door: str, addr: str | None, port: int | str | None) -> tuple[str, 
     addr = addr if addr is not None else os.environ.get("MASTER_ADDR")
     if addr is None:
         raise SettingsError(
-            f"{door} misses master_addr, an address of the machine of rank 0; give it, or set MASTER_ADDR"
+            f"{door} needs master_addr, an address of the machine of rank 0; give it, or set MASTER_ADDR"
         )
     if port is None and (given := os.environ.get("MASTER_PORT")) is not None:
         port = int(given) + 1 if given.isdecimal() else given
     if port is None:
         raise SettingsError(
-            f"{door} misses master_port, a free port of rank 0; give it, or set MASTER_PORT, the one before"
+            f"{door} needs master_port, a free port of rank 0; give it, or set MASTER_PORT to the port below it"
         )
     return addr, port
 
@@ -506,7 +506,7 @@ class DistLinkNeighborLoader(DistLoader):
             given, missing = (
                 ("edge_label_time", "time_attr") if given_attr is None else ("time_attr", "edge_label_time")
             )
-            raise SettingsError(f"{given} is given and {missing} is not; give both, or neither")
+            raise SettingsError(f"{given} is given, but {missing} is not; give both, or neither")
         check_device(device)
         common, in_caller = common_options(
             DistLinkNeighborLoader, options, transform=transform, concurrency=concurrency,

@@ -179,7 +179,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             row = int(torch.nonzero(~is_here)[0])
             what = "node" if is_node_feat else "edge"
             raise StateError(
-                f"{what} {int(index[row])} is not of part {self.partition_idx}, the only one here; load the others "
+                f"{what} {int(index[row])} is not in part {self.partition_idx}, the only local part; load others "
                 "with a DistNeighborLoader, or set remote_lookup"
             )
         here = self._lookup_here(index[is_here], group, is_node_feat) if bool(is_here.any()) else None
@@ -237,7 +237,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
     def _known(self, attr: TensorAttr) -> Tensor:
         group, name = key = self.key(attr)
         if key not in self._tensors:
-            raise UnknownNameError(f"there is no tensor {name!r} of {_label(group)}; known: {list(self._tensors)}")
+            raise UnknownNameError(f"tensor {name!r} of {_label(group)} does not exist; known: {list(self._tensors)}")
         return self._tensors[key]
 
     def _put_group(self, group: Any, ids: Tensor | None, tensors: Mapping[str, Tensor | None]) -> None:
@@ -396,6 +396,6 @@ class _RowsOfIds:
         if bool((places < 0).any()):
             row = int(torch.nonzero(places < 0)[0])
             raise IdRangeError(
-                f"index[{row}] is {int(flat[row])}, which is none of the {len(self.ids)} ids of this part"
+                f"index[{row}] is {int(flat[row])}, which is not one of the {len(self.ids)} ids of this part"
             )
         return (places if self.order is None else self.order[places]).reshape(ids.shape)

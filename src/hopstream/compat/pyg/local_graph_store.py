@@ -220,7 +220,8 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         for name, ids, num_nodes in (("row", row, size[0]), ("col", col, size[1])):
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
                 raise FormatError(
-                    f"{where}: {name} has ids in {int(ids.min())}..{int(ids.max())}; size says 0..{num_nodes - 1}"
+                    f"{where}: {name} has ids in {int(ids.min())}..{int(ids.max())}; by size they must be "
+                    f"0..{num_nodes - 1}"
                 )
         self._put(edge_id, torch.stack([row, col]), size, is_sorted, edge_type)
 
@@ -271,5 +272,5 @@ def parts_of(parts: Any, what: str, ids: Tensor, of_type: Any) -> Tensor:
 
 def _of_type(values: Mapping[Any, Any], of_type: Any, where: str) -> Any:
     if of_type not in values:
-        raise UnknownNameError(f"{where}: there is no type {of_type!r}; {known_names(of_type, values)}")
+        raise UnknownNameError(f"{where}: type {of_type!r} does not exist; {known_names(of_type, values)}")
     return values[of_type]

@@ -124,7 +124,7 @@ class _Stores:
         self._time_attr = time_attr
         graph, books = self._graph, getattr(self._graph, "node_pb", None)
         if books is None:
-            raise SettingsError(f"graph_store.node_pb is None; it says which partition owns each node; {_REMEDY}")
+            raise SettingsError(f"graph_store.node_pb is None; it must name the partition of each node; {_REMEDY}")
         self._meta = graph.meta or {}
         self._is_hetero = bool(self._meta.get("is_hetero", isinstance(books, Mapping)))
         if self._is_hetero != isinstance(books, Mapping):
@@ -133,8 +133,7 @@ class _Stores:
         self.part, self.num_parts = int(graph.partition_idx), int(graph.num_partitions)
         if not 0 <= self.part < self.num_parts:
             raise IdRangeError(
-                f"graph_store.partition_idx is {self.part}; of {self.num_parts} partitions the numbers are "
-                f"0..{self.num_parts - 1}"
+                f"graph_store.partition_idx is {self.part}; partitions are numbered 0..{self.num_parts - 1}"
             )
         self.tensors: dict[tuple[str | EdgeType, str], Array] = {}
         for attr in self._features.get_all_tensor_attrs():
@@ -234,8 +233,8 @@ class _Stores:
             if ids is not None and len(ids) == len(values):
                 if own_keys is None:
                     raise SchemaError(
-                        f"{where} has global ids, and the edges of {type_label(edge_type)} have none, so whose rows "
-                        "they are cannot be told; give the edges their ids too (put_edge_id)"
+                        f"{where} has global ids and the edges of {type_label(edge_type)} have none, so its rows "
+                        "cannot be matched to edges; give the edges their ids too (put_edge_id)"
                     )
                 columns[name] = _rows_of(where, "edge", own_keys, ids, values)
             elif len(values) == len(col):
@@ -264,8 +263,8 @@ class _Stores:
         lost = [t for t in {*order, *ids} if t not in books or t not in order]
         if lost:
             raise SettingsError(
-                f"graph_store.edge_pb and its meta know of {sorted({*order} & {*books})}, not of {sorted(lost)}; both "
-                f"name every edge type of the whole graph; {_REMEDY}"
+                f"graph_store.edge_pb and its meta have {sorted({*order} & {*books})} but lack {sorted(lost)}; both "
+                f"must name every edge type of the whole graph; {_REMEDY}"
             )
         starts = dict(zip(order, np.cumsum([0, *(len(books[t]) for t in order[:-1])]).tolist(), strict=True))
         booked = {t: np.flatnonzero(to_array(books[t]) == self.part) for t in ids}
@@ -281,7 +280,7 @@ class _Stores:
         if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
             raise SchemaError(
                 f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of "
-                f"{edge_type[2]!r}; node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
+                f"{edge_type[2]!r}; node_pb has 0..{num_nodes - 1}; edge indices are global ids"
             )
         return np.flatnonzero(self.owners[edge_type[2]][col] == self.part)
 
@@ -297,14 +296,14 @@ def _unlike(
     if bad is None:
         return (
             f"edge ids of {sorted(single - through)} are numbers inside their type, and those of "
-            f"{sorted(through - single)} number the edges of all types through; use one of the two for all types"
+            f"{sorted(through - single)} number the edges of all types consecutively; use one of the two for all types"
         )
     ids = dict(told)[bad]
     shown = f"{len(ids)} edge ids" + (f" in {int(ids[0])}..{int(ids[-1])}" if len(ids) else "")
     return (
         f"{type_label(bad)} has {shown} of edges that lead to nodes of the partition; edge_pb gives it "
-        f"{len(booked[bad])} other edges, counted inside the type, or from {starts[bad]} where all types are numbered "
-        "through; give the ids and the edge_pb of one cut, in which an edge belongs to who owns its destination"
+        f"{len(booked[bad])} other edges, counted inside the type, or from {starts[bad]} if all types are numbered "
+        "consecutively; give the ids and the edge_pb of one cut, in which the owner of its destination owns an edge"
     )
 
 

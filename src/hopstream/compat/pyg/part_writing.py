@@ -203,7 +203,7 @@ def _compare(first: PartFacts, rank: int, other: PartFacts) -> None:
         if others != (num_nodes, crc32c):
             got = f"{others[0]} nodes" if others[0] != num_nodes else "other owners"
             raise VersionMismatch(
-                f"who owns the nodes of {node_type!r}: rank 0 knows of {num_nodes} nodes, rank {rank} of {got}; "
+                f"node_pb of {node_type!r} has {num_nodes} nodes on rank 0 and {got} on rank {rank}; "
                 "give all ranks parts of one cut"
             )
 

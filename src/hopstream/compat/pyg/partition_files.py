@@ -260,7 +260,7 @@ def _read_map(root: Path, name: str, of_type: str | None, meta: PartitionMeta) -
     paths = [place.with_name(f"{place.name}.pt") if of_type is None else place / f"{of_type}.pt" for place in places]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        raise FormatError(f"{root} has no {paths[0].relative_to(root)}, which tells the parts of {name[:4]}s")
+        raise FormatError(f"{root} has no {paths[0].relative_to(root)}, which holds the parts of {name[:4]}s")
     return parts_of(path, read_torch_file(path, tensors_only=True), meta.num_parts)
 
 

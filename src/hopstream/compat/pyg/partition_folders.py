@@ -95,7 +95,7 @@ def _keys_of(path: Path, links: Any, table: EdgeTable) -> IntArray:
     if not is_edge.all():
         link = int(np.flatnonzero(~is_edge)[0])
         raise FormatError(
-            f"{path}: link {link} from {src[link]} to {dst[link]} is said to be edge {found[link]}, which it is not; "
+            f"{path}: link {link} from {src[link]} to {dst[link]} is not edge {found[link]}, its {EDGE_ID}; "
             f"write the file again with these partitions, or without {EDGE_ID}"
         )
     return found
@@ -118,8 +118,8 @@ def _edges_between(path: Path, src: IntArray, dst: IntArray, table: EdgeTable) -
     if len(wrong):
         link = int(wrong[0])
         raise FormatError(
-            f"{path}: link {link} from {src[link]} to {dst[link]} is {stop[link] - first[link]} edges of the graph; "
-            f"wanted is one: leave out links that are no edges, and say which edges the others are as {EDGE_ID}"
+            f"{path}: link {link} from {src[link]} to {dst[link]} matches {stop[link] - first[link]} edges of the "
+            f"graph; wanted one: leave out links that are not edges, and give the edge of each other link as {EDGE_ID}"
         )
     return order[first]
 
@@ -170,7 +170,7 @@ def write_partition_folders(
     for split in of_nodes:
         if split in of_links:
             raise SchemaError(
-                f"nodes and links both have a split {split!r}, and PyG's layout has one folder for it; rename one, or "
+                f"nodes and links both have a split {split!r}, but PyG's layout has one folder for it; rename one, or "
                 "leave one out: dataclasses.replace(graph, edge_splits={})"
             )
     labels = {
@@ -185,8 +185,8 @@ def write_partition_folders(
     strange = [str(folder) for folder in there if folder.exists() and folder.name not in written]
     if strange:
         raise SettingsError(
-            f"{', '.join(strange)} would be read as labels or splits of this graph, which has none such; move them "
-            "away, or give another name"
+            f"{', '.join(strange)} would be read as labels or splits of this graph, which does not have them; move "
+            "them away, or give another name"
         )
     if labels:
         _write_folder(place / f"{file_name(name)}-label", {"label.pt": labels}, overwrite)
@@ -269,7 +269,9 @@ def _check_folder(out: Path, *, overwrite: bool) -> None:
     names = sorted(entry.name for entry in root.iterdir())
     foreign = [name for name in names if not name.endswith(".pt")]
     if foreign:
-        raise SettingsError(f"{out} holds {foreign[0]!r}, which is no tensor file; move it away, or give another name")
+        raise SettingsError(
+            f"{out} holds {foreign[0]!r}, which is not a tensor file; move it away, or give another name"
+        )
     if names and not overwrite:
         raise SettingsError(f"{out} holds tensor files; give overwrite=True or another name")
 
@@ -323,5 +325,5 @@ def _by_type(path: Path, value: dict[Any, Any], known: Mapping[Any, Any], what: 
         value = {next(iter(known), None): value[None]}
     for of_type in value:
         if of_type not in known:
-            raise UnknownNameError(f"{path}: there is no {what} type {of_type!r}; {known_names(of_type, known)}")
+            raise UnknownNameError(f"{path}: {what} type {of_type!r} does not exist; {known_names(of_type, known)}")
     return value

@@ -78,7 +78,7 @@ class PartRows:
             array = values.detach().numpy()
         except TypeError as error:  # bfloat16, for example
             raise FormatError(
-                f"{self.where}: {name} is {values.dtype}, which numpy has not; write it as float32"
+                f"{self.where}: {name} is {values.dtype}, which numpy does not have; write it as float32"
             ) from error
         if len(array) != len(ids):
             raise FormatError(f"{self.where}: part {part} has {len(ids)} ids and {len(array)} rows of {name}")
@@ -101,9 +101,7 @@ class PartRows:
         is_in_range = bool(((ids >= 0) & (ids < len(wanted))).all())
         found[ids if is_in_range else []] = True
         if not is_in_range or len(ids) != num_wanted or not torch.equal(found, wanted):
-            raise FormatError(
-                f"{self.where}: the ids of part {part} are not the {num_wanted} that the map of parts says"
-            )
+            raise FormatError(f"{self.where}: the ids of part {part} are not the {num_wanted} of the map of parts")
         return ids
 
     def complete(self) -> dict[str, Array]:
@@ -178,7 +176,7 @@ class _Reader:
             columns = rows.complete()
             src, dst = (keys_of(columns.pop(name, None)) for name in ("src", "dst"))
             if len(src) != len(rows.parts):
-                raise FormatError(f"{rows.where}: no graph.pt has them, and the map of parts says {len(rows.parts)}")
+                raise FormatError(f"{rows.where}: no graph.pt has them, but the map of parts has {len(rows.parts)}")
             edges[edge_type] = EdgeTable(
                 src_keys=src, dst_keys=dst, features={name.removeprefix("feats/"): c for name, c in columns.items()}
             )

@@ -124,7 +124,7 @@ def cut_of(graph: Graph | Dataset | str | Path, owners: OwnersSource | None, opt
         return CutGraph(graph=graph, owners=assigned, num_parts=settings.num_parts)
     if owners is not None or options:
         asked = "owners" if owners is not None else next(iter(options))
-        raise SettingsError(f"{asked} is given and a dataset has its parts already; leave it out, or give a Graph")
+        raise SettingsError(f"{asked} is given, but a dataset already has parts; leave it out, or give a Graph")
     dataset = graph if isinstance(graph, Dataset) else open_dataset(graph)
     found = graph_of_dataset(dataset)
     num_parts = dataset.manifest.book.num_parts
@@ -164,8 +164,8 @@ def check_layout(out: Path, *, overwrite: bool, whose: str, meta: str, is_of_lay
     foreign = [name for name in names if not is_of_layout(name)]
     if foreign or (names and meta not in names):
         raise SettingsError(
-            f"{out} holds {(foreign or names)[0]!r} and is no folder of {whose}'s partitions; move it away, or give a "
-            "new or empty folder"
+            f"{out} holds {(foreign or names)[0]!r} and is not a folder of {whose}'s partitions; move it away, or give "
+            "a new or empty folder"
         )
     if names and not overwrite:
         raise SettingsError(f"{out} holds {whose}'s partitions; give overwrite=True or another folder")
@@ -324,7 +324,7 @@ def fixed_column(column: Any, where: str) -> Array:
     """Return a column as one array; raise ``SchemaError`` for strings and rows of different lengths."""
     if isinstance(column, RaggedArray):
         raise SchemaError(
-            f"{where} holds strings or rows of different lengths, which PyG's files cannot; name what is to be written "
+            f"{where} holds strings or rows of different lengths, which PyG's files cannot; name the features to write "
             "with features"
         )
     array: Array = column
@@ -369,7 +369,7 @@ class Partitioner:
         unknown = options.keys() - PartitionOptions.__annotations__.keys()
         if unknown:
             raise SettingsError(
-                f"there is no option {min(unknown)!r}; {known_names(min(unknown), PartitionOptions.__annotations__)}"
+                f"option {min(unknown)!r} does not exist; {known_names(min(unknown), PartitionOptions.__annotations__)}"
             )
         chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": self.num_parts, "recursive": recursive}
         self.options = cast(PartitionOptions, chosen)

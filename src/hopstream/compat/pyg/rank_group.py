@@ -87,7 +87,7 @@ class Membership:
             check_int(name, getattr(self, name), low, high)
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or not 0 <= self.rank < self.world_size:
             raise SettingsError(
-                f"rank is {self.rank!r}; of world_size {self.world_size} it is 0..{self.world_size - 1}"
+                f"rank is {self.rank!r}; with world_size {self.world_size} it must be in 0..{self.world_size - 1}"
             )
         if not isinstance(self.master_addr, str) or not self.master_addr:
             raise SettingsError(f"master_addr is {self.master_addr!r}; it must be a host name or IP address of rank 0")
@@ -217,7 +217,7 @@ class Group:
             self._calls.close()
             raise StoreUnavailable(
                 f"rank 0 cannot listen at port {port}: {error}; master_addr is an address of the "
-                "machine of rank 0, and master_port a free port of it; or another process says that it is rank 0 too"
+                "machine of rank 0, and master_port a free port of it; or another process is rank 0 too"
             ) from error
         token = secrets.token_hex(8)
         self._prefix = f"hopstream/{token}"
@@ -277,14 +277,14 @@ class Group:
             return "", False
         if world_size != who.world_size:
             return (
-                f"rank {who.rank} says that world_size is {who.world_size}; rank 0 said {world_size}; give all ranks "
+                f"rank {who.rank} has world_size {who.world_size}, but rank 0 has {world_size}; give all ranks "
                 "the same world_size"
             ), False
         if self._calls.call("compare_set", key, "", self._place).decode() == self._place:
             return "", True
         return (
-            f"two processes say that they are rank {who.rank} of {world_size}; give each a rank of its own, and where "
-            "one was restarted, restart all"
+            f"two processes have rank {who.rank} of {world_size}; give each a rank of its own, and if one was "
+            "restarted, restart all"
         ), False
 
     def _meet(

@@ -98,7 +98,7 @@ class RankStore:
             return open_cluster(cluster, member.settings or StoreSettings(), own=mine, explain=self._explain)
         except StoreUnavailable as error:  # the server may belong to a rank that has given up
             if why := self._group.failure():
-                raise StoreUnavailable(f"rank {self._group.membership.rank} cannot go on: {why}") from error
+                raise StoreUnavailable(f"rank {self._group.membership.rank} cannot continue: {why}") from error
             raise
 
     def _gather(self, value: Any, what: str) -> list[Any]:
@@ -121,7 +121,7 @@ class RankStore:
                 f"rank {ranks}, which held {parts_label(parts)}, is gone, or cannot be reached any more; see how it "
                 "ended, and start all ranks again"
             )
-        told = StoreUnavailable(f"rank {self._group.membership.rank} cannot go on: {why}")
+        told = StoreUnavailable(f"rank {self._group.membership.rank} cannot continue: {why}")
         told.__cause__ = error
         return told
 

@@ -84,7 +84,7 @@ class ProcessStore:
             elif self._process_id != os.getpid() and not isinstance(self._store, LocalStore):
                 raise SettingsError(
                     "this process was forked from one that has connections to servers, which it cannot use; start "
-                    "worker processes anew: multiprocessing_context='spawn', or use num_workers=0"
+                    "new worker processes: multiprocessing_context='spawn', or use num_workers=0"
                 )
             return self._store  # type: ignore[return-value]  # opened just now
 
@@ -109,7 +109,7 @@ class ProcessStore:
                 edges = read_edges(store, edge_type)
                 if edges.edge_keys is None:
                     raise SettingsError(
-                        f"features of {type_label(edge_type)} are asked for by edge key, and the dataset keeps no edge "
+                        f"features of {type_label(edge_type)} are requested by edge key, but the dataset keeps no edge "
                         "keys; write the parts again with edge keys"
                     )
                 ids = self._edge_ids[edge_type] = np.empty_like(edges.edge_ids)
@@ -332,7 +332,7 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         feature: FeatureSchema = schema.feature(entity, attr.attr_name)
         if not feature.is_fixed_width:
             raise UnknownNameError(
-                f"{attr.attr_name!r} of {type_label(entity)} is {feature}, which is no tensor; "
+                f"{attr.attr_name!r} of {type_label(entity)} is {feature}, which is not a tensor; "
                 "hopstream.NeighborLoader brings such features"
             )
         return entity

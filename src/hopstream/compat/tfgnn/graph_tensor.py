@@ -28,7 +28,7 @@ class _Sets(dict[str, Any]):
         self._what = what
 
     def __missing__(self, name: str) -> Any:
-        raise UnknownNameError(f"there is no {self._what} {name!r}; {known_words(name, self)}")
+        raise UnknownNameError(f"{self._what} {name!r} does not exist; {known_words(name, self)}")
 
     def __reduce__(self) -> Any:
         return _Sets, (self._what, dict(self))
@@ -232,7 +232,7 @@ class GraphTensor:
         """
         counts = np.diff(pieces.component_offsets)
         if len(np.unique(counts)) > 1:
-            raise SchemaError(f"graphs have {counts.tolist()} components; those of a batch have equally many")
+            raise SchemaError(f"graphs have {counts.tolist()} components; those of a batch must have the same number")
         if not is_batch and len(counts) != 1:
             raise SchemaError(f"there are {len(counts)} graphs; a graph tensor of several is a batch")
         shape = (len(counts), int(counts[0]) if len(counts) else 1) if is_batch else (int(counts[0]),)
@@ -274,13 +274,13 @@ def _check_ends(name: str, edges: EdgeSet, nodes: Mapping[str, NodeSet]) -> None
     for end, node_set, flat in zip(("source", "target"), (ends.source_name, ends.target_name), ends.flat, strict=True):
         if node_set not in nodes:
             known = ", ".join(nodes) or "none"
-            raise SchemaError(f"edge set {name!r} has {end} {node_set!r}, which is no node set; known: {known}")
+            raise SchemaError(f"edge set {name!r} has {end} {node_set!r}, which is not a node set; known: {known}")
         num_nodes = np.repeat(nodes[node_set].sizes.sum(axis=-1, keepdims=edges.rank == 0), ends.num_edges)
         wrong = np.flatnonzero((flat < 0) | (flat >= num_nodes))
         if len(wrong):
             at = int(wrong[0])
             raise SchemaError(
-                f"edge set {name!r}: {end} {flat[at]} of edge {at} is no node; {node_set!r} has {num_nodes[at]}"
+                f"edge set {name!r}: {end} {flat[at]} of edge {at} is not a node; {node_set!r} has {num_nodes[at]}"
             )
 
 
@@ -296,7 +296,7 @@ def _edges_as_dtype(edges: EdgeSet, dtype: np.dtype[Any]) -> EdgeSet:
 def _check_names(names: Iterable[str], known: Mapping[str, Any], what: str) -> None:
     for name in names:
         if name not in known:
-            raise SchemaError(f"there is no {what} {name!r}; {known_words(name, known)}")
+            raise SchemaError(f"{what} {name!r} does not exist; {known_words(name, known)}")
 
 
 def _replaced(sets: Mapping[str, Set], features: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Set]:
@@ -306,7 +306,7 @@ def _replaced(sets: Mapping[str, Set], features: Mapping[str, Mapping[str, Any]]
 
 def _without(piece: Piece, names: Iterable[str], where: str) -> Piece:
     removed = [names] if isinstance(names, str) else list(names)
-    _check_names(removed, piece.items, f"feature of {where}")
+    _check_names(removed, piece.items, f"{where}: feature")
     return replace(piece, items={name: values for name, values in piece.items.items() if name not in removed})
 
 
@@ -344,7 +344,7 @@ def homogeneous(  # noqa: PLR0913 - what TF-GNN's own takes, by the same names
     nodes, edges = _by_name(node_features), _by_name(edge_features)
     if node_set_sizes is None:
         if not nodes:
-            raise SchemaError("neither node_features nor node_set_sizes says how many nodes there are")
+            raise SchemaError("neither node_features nor node_set_sizes gives the number of nodes")
         node_set_sizes = [FeatureValues.of(next(iter(nodes.values()))).num_items]
     sizes = [len(source)] if edge_set_sizes is None else edge_set_sizes
     adjacency = Adjacency.from_indices((node_set_name, source), (node_set_name, target))

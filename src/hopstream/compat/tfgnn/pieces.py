@@ -382,7 +382,7 @@ class Context(_Piece):
             first = next((FeatureValues.of(values) for values in (features or {}).values()), None)
             number: Any = 1 if first is None else first.dims[0] if shape and first.dims else first.num_items
             if not isinstance(number, int):
-                raise SchemaError("context features of a batch have equally many components in each graph")
+                raise SchemaError("context features of a batch must have the same number of components in each graph")
             sizes = np.ones((*shape, number), indices_dtype)
         checked = sizes_of(sizes, "context")
         return cls(sizes=checked).replace_features(features or {})

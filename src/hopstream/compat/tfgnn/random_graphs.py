@@ -51,7 +51,7 @@ def random_graph_tensor(
         raise SchemaError("; ".join(problems))
     for what, (low, high) in (("row_lengths_range", row_lengths_range), ("num_components_range", num_components_range)):
         if not 0 <= low <= high:
-            raise SettingsError(f"{what} is {(low, high)}; give 0 or more, and no less")
+            raise SettingsError(f"{what} is {(low, high)}; give (low, high) with 0 <= low <= high")
     rng = np.random.default_rng(rng_seed)
     low, high = row_lengths_range
     settings = RandomSettings(
@@ -75,7 +75,7 @@ def _with_samples(
     known |= {(EDGES, n): of for n, of in graph.edge_sets.items()}
     piece = known.get((set_type, set_name))
     if piece is None or name not in piece.items:
-        raise UnknownNameError(f"sample_dict names {key}, which is no feature of the spec")
+        raise UnknownNameError(f"sample_dict names {key}, which is not a feature of the spec")
     old = piece.items[name]
     drawn = FeatureValues.of(list(samples)).take(rng.integers(0, len(samples), len(old.flat)))
     flat = drawn.matching(FieldSpec(dtype=TensorSpec.of(old).dtype), f"sample_dict[{key}]").flat

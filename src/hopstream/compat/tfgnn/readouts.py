@@ -142,7 +142,9 @@ def gather_first_node(graph: GraphTensor, node_set_name: str, *, feature_name: s
     """
     check_scalar(graph, "gather_first_node")
     if node_set_name not in graph.node_sets:
-        raise UnknownNameError(f"there is no node set {node_set_name!r}; {known_words(node_set_name, graph.node_sets)}")
+        raise UnknownNameError(
+            f"node set {node_set_name!r} does not exist; {known_words(node_set_name, graph.node_sets)}"
+        )
     nodes = graph.node_sets[node_set_name]
     if feature_name not in nodes.items:
         raise UnknownNameError(
@@ -169,7 +171,7 @@ def validate_graph_tensor_spec_for_readout(
     """
     if readout_node_set not in graph_spec.node_sets_spec:
         known = ", ".join(graph_spec.node_sets_spec) or "none"
-        raise SchemaError(f"node set {readout_node_set!r} is not there; known: {known}")
+        raise SchemaError(f"node set {readout_node_set!r} does not exist; known: {known}")
     problems = list(readout.readout_problems(create_schema_pb_from_graph_spec(graph_spec)))
     if problems:
         raise SchemaError("; ".join(problems))

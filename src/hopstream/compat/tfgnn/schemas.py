@@ -93,7 +93,7 @@ def check_compatible_with_schema_pb(graph: GraphTensor | GraphTensorSpec, schema
     check_scalar(spec, "check_compatible_with_schema_pb")
     problems = create_graph_spec_from_schema_pb(schema, spec.indices_dtype).problems(spec)
     if problems:
-        raise SchemaError(f"the graph is not what the schema says: {'; '.join(problems)}")
+        raise SchemaError(f"the graph does not match the schema: {'; '.join(problems)}")
 
 
 def iter_sets(schema: Any) -> Iterator[tuple[str, str, Any]]:

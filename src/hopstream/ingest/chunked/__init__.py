@@ -1,6 +1,6 @@
 """Reads and writes chunked graphs: graphs in many files, too large for memory.
 
-``docs/large-graphs.md#chunked-graphs`` describes the format for users.
+``docs/large-graphs.md`` describes the format for users.
 """
 
 from __future__ import annotations

@@ -336,7 +336,7 @@ class NpyEdges(CountedFile):
         self._file, self.shown, self.num_rows = file, file.shown, file.num_rows
         if file.shape != (2,) or file.dtype.kind not in "iu":
             is_turned = len(file.shape) == 1 and file.num_rows == 2
-            remedy = "transpose them" if is_turned else "a row is a source and a destination"
+            remedy = "transpose them" if is_turned else "give one row [source, destination] per edge"
             shape = [file.num_rows, *file.shape]
             raise SchemaError(f"{file.shown} is {file.dtype}{shape}; wanted integers [num_edges, 2]: {remedy}")
 

@@ -1,4 +1,4 @@
-"""Reads the metadata of chunked graphs. ``docs/large-graphs.md#chunked-graphs`` describes it for users."""
+"""Reads the metadata of chunked graphs; ``docs/large-graphs.md`` describes it for users."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _check_path(where: str, name: str, path: Path, resolved_root: Path) -> None:
             f"{where} has {name!r}; wanted a local path, absolute or below the folder of the metadata, without .."
         )
     if "\0" in name or not path.is_file():
-        raise FormatError(f"{where} has {name!r}; there is no such file in {resolved_root}")
+        raise FormatError(f"{where} has {name!r}, which does not exist in {resolved_root}")
     if not Path(name).is_absolute() and not path.resolve().is_relative_to(resolved_root):
         raise SchemaError(f"{where} has {name!r}, a link that leads out of {resolved_root}; give its absolute path")
 
@@ -227,9 +227,7 @@ class _Fields:
 
     def _take(self, name: str) -> object:
         if name not in self._value:
-            told = (
-                "; it describes tables: hopstream chunk makes a chunked graph of them" if "nodes" in self._value else ""
-            )
+            told = "; it describes tables: convert them with hopstream chunk" if "nodes" in self._value else ""
             raise SchemaError(f"{self._where} lacks {name!r}; it has {sorted(self._value)}{told}")
         return self._value[name]
 
@@ -271,7 +269,7 @@ class _Fields:
             rows = None if chunks is None else self._chunk_rows(per_chunk, position, chunks[position])
             if total is not None and rows is not None and total != sum(rows):
                 raise SchemaError(
-                    f"{self._where}: {per_type} says that {entity} has {total}; {per_chunk} adds up to {sum(rows)}"
+                    f"{self._where}: {entity} has {total} in {per_type}, but {per_chunk} adds up to {sum(rows)}"
                 )
             found[entity] = (sum(rows or ()) if total is None else total, rows)
         return found
@@ -282,13 +280,15 @@ class _Fields:
         value = self._value[name]
         if not isinstance(value, list) or len(value) != len(types):
             got = f"{len(value)} entries" if isinstance(value, list) else type(value).__name__
-            raise SchemaError(f"{self._where}: {name} has {got}; wanted a list with one for each of {list(types)}")
+            raise SchemaError(
+                f"{self._where}: {name} has {got}; wanted a list with one entry for each of {list(types)}"
+            )
         return value
 
     def _chunk_rows(self, name: str, position: int, value: object) -> tuple[int, ...]:
         where = f"{self._where}: {name}[{position}]"
         if not isinstance(value, list):
-            raise SchemaError(f"{where} is {quoted(value)}; wanted a list of counts, one for each chunk")
+            raise SchemaError(f"{where} is {quoted(value)}; wanted a list of counts, one per chunk")
         return tuple(_count(f"{where}[{chunk}]", count) for chunk, count in enumerate(value))
 
 

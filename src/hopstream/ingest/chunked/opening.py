@@ -103,7 +103,10 @@ class FileColumn(ColumnSource):
             if file.dtype.newbyteorder("=") != self.dtype or file.shape not in (self.shape, None):
                 got = f"{file.dtype.name} with rows of shape {file.shape}"
                 wanted = f"{self.dtype.name} with rows of shape {self.shape}"
-                raise SchemaError(f"{file.shown} is {got}; {names[0]} is {wanted}: write all files of a feature alike")
+                raise SchemaError(
+                    f"{file.shown} is {got}; {names[0]} is {wanted}: write all files of a feature with one dtype and "
+                    "row shape"
+                )
 
     def read(self, start: int, stop: int) -> Array:
         """See ``ColumnSource.read``."""

@@ -28,7 +28,7 @@ BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
 BUFFER_BYTES = 1 << 20
 """Read buffer per column. Without it Arrow reads the column of a whole row group at once."""
-NO_NULLS = "put a value where there is null"
+NO_NULLS = "replace each null by a value"
 ANY_LENGTH = "for rows of any length, write lists of numbers, or of fixed-size lists, and leave shape out"
 """Remedies at the end of messages."""
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -238,7 +238,7 @@ class ParquetColumn:
         """The remedy for lists that differ in length."""
         if self.element_shape is None:
             return ANY_LENGTH
-        return f'give "{RAGGED.decode()}": "true" in the schema metadata where lists are of any length'
+        return f'give "{RAGGED.decode()}": "true" in the schema metadata if lists have any length'
 
     def _check_values(self, row: int, column: pa.Array) -> None:
         if column.null_count:
@@ -295,7 +295,9 @@ def _fixed_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn:
     dtype = _numpy_dtype(shown, leaf)
     width = len(schema) if not is_list else _list_width(file) if None in dims else math.prod(cast(list[int], dims))
     if width is None:
-        raise SchemaError(f"{shown} has lists of several lengths; its rows are to have one shape: {ANY_LENGTH}")
+        raise SchemaError(
+            f"{shown} has lists of several lengths, but the rows of this feature must have one shape: {ANY_LENGTH}"
+        )
     shape = _told_shape(file)
     elements = _element_shape(file, arrow_type)
     if elements is not None:
@@ -305,11 +307,11 @@ def _fixed_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn:
     elif shape is None:
         shape = (width,) if width > 1 else ()
     if shape is None and file.num_rows:
-        raise SchemaError(f"{shown} has lists in lists of no known length; give shape in the schema metadata")
+        raise SchemaError(f"{shown} has nested lists of unknown length; give shape in the schema metadata")
     # An empty list counts as one value in a footer, so a shape with a zero is only compared when rows are read.
     if (file.num_rows or not is_list) and shape is not None and math.prod(shape) not in (0, width):
-        told = f"its shape is said to be {shape}"
-        raise SchemaError(f"{shown} has {width} values per row; {told}: mend shape in the schema metadata")
+        told = f"its declared shape is {shape}"
+        raise SchemaError(f"{shown} has {width} values per row; {told}: correct shape in the schema metadata")
     return ParquetColumn(file=file, dtype=dtype, shape=shape, is_list=is_list, element_shape=elements)
 
 
@@ -327,7 +329,7 @@ def _ragged_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn 
         raise SchemaError(f"{file.shown}: ragged in the schema metadata is {text[:200]!r}; wanted 'true'")
     elements = _element_shape(file, arrow_type)
     if text is not None and elements is None:
-        raise SchemaError(f"{file.shown} is said to be ragged and is {arrow_type}; wanted lists of any length")
+        raise SchemaError(f"{file.shown} is declared ragged but is {arrow_type}; wanted lists of any length")
     if elements is None or (text is None and _may_be_fixed(file, math.prod(elements))):
         return None
     dtype = _numpy_dtype(file.shown, _dims(arrow_type)[1])
@@ -357,7 +359,7 @@ def _told_shape(file: ParquetFile) -> tuple[int, ...] | None:
     if shape is None:
         raise SchemaError(f"{file.shown}: shape in the schema metadata is {text[:200]!r}; wanted such as '(1000, 3)'")
     if shape[0] != file.num_rows:
-        raise SchemaError(f"{file.shown} has {file.num_rows} rows; its schema metadata says shape {shape}")
+        raise SchemaError(f"{file.shown} has {file.num_rows} rows; its schema metadata declares shape {shape}")
     return shape[1:]
 
 
@@ -394,7 +396,7 @@ def _dims(arrow_type: pa.DataType) -> tuple[list[int | None], pa.DataType]:
 def _numpy_dtype(shown: str, arrow_type: pa.DataType) -> np.dtype[Any]:
     name = dtype_name(arrow_type)
     if name is None:
-        raise SchemaError(f"{shown} is {arrow_type}, which is no dtype of a feature; wanted numbers or bool")
+        raise SchemaError(f"{shown} is {arrow_type}, which is not a dtype of a feature; wanted numbers or bool")
     return np.dtype(name)
 
 

@@ -57,7 +57,7 @@ class ParquetRagged(RaggedSource):
         for file in files:
             if (file.dtype, file.element_shape, file.is_string) != (self.dtype, self.shape, self.is_string):
                 got = f"{file.shown} is {_shown(file)}; {names[which]} is {_shown(first)}"
-                raise SchemaError(f"{got}: write all files of a feature alike")
+                raise SchemaError(f"{got}: write all files of a feature with one dtype and row shape")
         self.num_elements = sum(_num_elements(file) for file in files)
         groups = [first + file.file.group_offsets for first, file in zip(offsets[:-1], files, strict=True)]
         self._starts = np.unique(np.concatenate(groups))
@@ -183,7 +183,7 @@ def _check_text(column: ParquetColumn, row: int, array: pa.Array) -> None:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise SchemaError(f"{column.file.place(row)}, or one after it, is no UTF-8 ({error})") from error
+        raise SchemaError(f"{column.file.place(row)}, or one after it, is not UTF-8 ({error})") from error
 
 
 def _text_rows(array: pa.Array, is_string: bool) -> RaggedArray:

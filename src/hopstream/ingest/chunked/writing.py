@@ -93,12 +93,12 @@ def write_ragged(path: Path, source: RaggedSource, start: int, stop: int) -> Non
         for block in source.blocks(start, stop):
             if len(block) == 1 and block.values.nbytes > MAX_ROW_BYTES:
                 got = f"{path.name} would have a row of {block.values.nbytes} bytes"
-                raise SchemaError(f"{got}; a row of parquet has {MAX_ROW_BYTES} at most")
+                raise SchemaError(f"{got}; a row of parquet has at most {MAX_ROW_BYTES}")
             rows = _arrow_rows(block)
             try:
                 rows.validate(full=True)
             except pa.ArrowInvalid as error:
-                raise SchemaError(f"{path.name} would have a string that is no UTF-8 ({error})") from error
+                raise SchemaError(f"{path.name} would have a string that is not UTF-8 ({error})") from error
             writer.write_table(pa.table([rows], schema=schema))
 
 
@@ -210,7 +210,7 @@ def write_chunked(
     unknown = sorted(fields.keys() - ChunkSettings.__dataclass_fields__.keys())
     if unknown:
         raise SettingsError(
-            f"there is no setting {unknown[0]!r}; {known_names(unknown[0], sorted(ChunkSettings.__dataclass_fields__))}"
+            f"unknown setting {unknown[0]!r}; {known_names(unknown[0], sorted(ChunkSettings.__dataclass_fields__))}"
         )
     settings = settings or ChunkSettings(**fields)
     graph.check()
@@ -230,7 +230,7 @@ def write_chunked(
 def check_out_folder(out: Path) -> None:
     """Raise ``SettingsError`` if an output folder exists and is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        what = "holds something" if out.is_dir() else "is a file"
+        what = "is not empty" if out.is_dir() else "is a file"
         raise SettingsError(f"{out} {what}; give a new or empty folder")
 
 
@@ -410,7 +410,10 @@ def check_names(
     """
     for name in (*node_types, *(relation for _, relation, _ in edge_types)):
         if ":" in name:
-            raise SchemaError(f"type {name!r} has a colon, which separates names in edge types of chunked graphs")
+            raise SchemaError(
+                f"the name of type {name!r} has a colon, which separates names in edge types of chunked graphs; "
+                "rename the type"
+            )
     unknown = [name for name in settings.leave_out if name not in known]
     if unknown:
         raise SchemaError(f"leave_out names {unknown[0]!r}; the graph has {list(known)}")

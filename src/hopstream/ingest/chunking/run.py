@@ -93,7 +93,7 @@ def chunk_tables(
     chunks, tables, work = _taken(ChunkSettings, options), _taken(TableSettings, options), _taken(WorkSettings, options)
     if options:
         known = sorted(f.name for record in (ChunkSettings, TableSettings, WorkSettings) for f in fields(record))
-        raise SettingsError(f"there is no option {sorted(options)[0]!r}; {known_names(sorted(options)[0], known)}")
+        raise SettingsError(f"unknown option {sorted(options)[0]!r}; {known_names(sorted(options)[0], known)}")
     check_apart(out, {"the tables": source})
     place = Path(os.path.realpath(out))
     path = _source_path(Path(source))
@@ -148,7 +148,7 @@ def _taken(record: type[Settings], options: dict[str, Any]) -> Settings:
 def _source_path(source: Path) -> Path:
     path = description_of(source)
     if path.suffix != ".json" and not is_unigraph(path):
-        raise FormatError(f"{path} is not the file that describes tables; give a .json, or the .pbtxt of a unigraph")
+        raise FormatError(f"{path} does not describe tables; give their .json, or the .pbtxt of a unigraph")
     return path.absolute()
 
 

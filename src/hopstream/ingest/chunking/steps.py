@@ -422,7 +422,9 @@ class Steps:
                 part = self._parts[table.number][number].source
                 return Origin(table.files, table.files.paths[part.file], part.first_row).place(row), number, row
             row -= num_rows
-        raise SchemaError(f"{table.label} has no row {row}; its files have changed")
+        raise SchemaError(
+            f"{table.label} has no row {row} any more: its files changed during the conversion; start again"
+        )
 
     def _sort_implicit(self, table: Table) -> None:
         """Number the nodes of a type without a table."""
@@ -482,7 +484,7 @@ class Steps:
                     raw = raw_id_column(batch, ids.column, label)[row].as_py()
                     return dangling_error(label, raw, ids.node_type, batch.origin.place(row))
                 row -= batch.num_rows
-        return SchemaError(f"{label} has no row {row}; its files have changed")
+        return SchemaError(f"{label} has no row {row} any more: its files changed during the conversion; start again")
 
     # Writing
 

@@ -45,7 +45,9 @@ INDEXES = {
 """Names of arrays of keys to splits; PyG's users attach the results of OGB's ``get_idx_split`` under these names."""
 WORDS_OF_SPLITS = frozenset({"train", "trn", "training", "val", "valid", "validation", "dev", "test", "tst", "testing"})
 """Words, between underscores, that suggest that a name is that of a split."""
-SPLITS_ARE_CALLED = "keys of a split are called train_idx, val_idx or test_idx, a mask of bool train_mask and so on"
+SPLITS_ARE_CALLED = (
+    "name keys of a split train_idx, val_idx or test_idx, and bool masks train_mask, val_mask or test_mask"
+)
 TOPOLOGY = frozenset({"edge_index", "num_nodes", "num_edges"})
 SPLIT_IDX = "split_idx"
 """Name of the mapping of split name to keys that OGB's ``get_idx_split`` returns."""
@@ -78,7 +80,7 @@ def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLik
     if attributes.get("edge_index") is None:
         names = ", ".join(sorted(name for name, value in attributes.items() if value is not None)) or "nothing"
         raise SchemaError(
-            f"the graph has no edge_index, integers [2, num_edges]; it has {names}; a graph without edges has one of "
+            f"the graph has no edge_index, integers [2, num_edges]; it has {names}; for a graph without edges, give "
             "shape [2, 0]"
         )
     edge_index = as_array(attributes["edge_index"], "edge_index")
@@ -251,7 +253,7 @@ def _refuse_ambiguous(attributes: Attributes, num_nodes: int, num_edges: int) ->
         rows = _shape(value)[0]
         if rows not in (1, num_nodes, num_edges) and not isinstance(value, list | tuple):
             raise SchemaError(
-                f"{name} has {rows} rows; edge_index reaches {num_nodes} nodes and has {num_edges} edges; set num_nodes"
+                f"{name} has {rows} rows; edge_index has {num_nodes} nodes and {num_edges} edges; set num_nodes"
             )
 
 
@@ -317,7 +319,8 @@ def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Att
             continue  # a list of edges, which ``left_out`` reports
         if keys.ndim != 1 or keys.dtype.kind not in "iub":
             raise SchemaError(
-                f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is integers [n], keys, or bool[num_rows]"
+                f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is keys (integers [n]) or a mask "
+                "(bool[num_rows])"
             )
         _put_split(splits, label, name, split, keys)
 
@@ -325,7 +328,7 @@ def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Att
 def _put_split(splits: dict[str, ColumnLike], label: str, name: str, split: str, value: ColumnLike) -> None:
     if not np.array_equal(_sorted_keys(splits.setdefault(split, value)), _sorted_keys(value)):
         raise SchemaError(
-            f"{name} of {label} is split {split!r}, for which another attribute has other keys; leave one out"
+            f"{name} of {label} is split {split!r}, but another attribute has other keys for this split; leave one out"
         )
 
 
@@ -353,6 +356,6 @@ def _refuse_adjacency(label: str, attributes: Attributes) -> None:
     for name in ADJACENCY:
         if attributes.get(name) is not None:
             raise SchemaError(
-                f"{label} keeps its edges in {name}, a sparse matrix; turn it into edge_index first: "
-                f"dst, src, _ = data.adj_t.coo(); data.edge_index = torch.stack([src, dst]); del data.adj_t"
+                f"{label} has its edges in the sparse matrix {name}; convert it to edge_index first: dst, src, _ = "
+                "data.adj_t.coo(); data.edge_index = torch.stack([src, dst]); del data.adj_t"
             )

@@ -66,13 +66,15 @@ def with_links(graph: Graph, objects: Sequence[Mapping[EdgeType, Attributes]]) -
                 continue
             new = (edge_type[0], f"{edge_type[1]}_{end}", edge_type[2])
             if new in edges:
-                raise SchemaError(f"edge type {type_label(new)} is there already, and links are to be kept in it")
+                raise SchemaError(
+                    f"edge type {type_label(new)}, which should receive the links, exists already; rename it"
+                )
             edges[new], splits[new] = _table(sets, has_labels=kind == 0)
             label_types[new] = (edge_type,) if reverse in (None, edge_type) else (edge_type, reverse)
     if len(edges) == len(graph.edges):
         raise SchemaError(
-            "no data object has edge_label_index; give one object, or what RandomLinkSplit returns, with its labels "
-            "under their usual name (key='edge_label')"
+            "no data object has edge_label_index; give one object, or what RandomLinkSplit returns, with the default "
+            "key='edge_label'"
         )
     return replace(graph, edges=edges, edge_splits=splits, label_types=label_types).check()
 
@@ -104,7 +106,7 @@ def _reverse(graph: Graph, edge_type: EdgeType) -> EdgeType | None:
             return other
     if others and named is None:
         LOG.warning(
-            "no edge type has the reverses of the edges of %s, so those of %s are followed while its links are "
+            "no edge type has the reverses of the edges of %s, so edges of %s are sampled while its links are "
             "predicted; if one has them, give exclude_links=[%s, that type], or reverse_types=, to the loader",
             type_label(edge_type),
             ", ".join(map(type_label, others)),
@@ -134,8 +136,8 @@ def _signed_links(graph: Graph, edge_type: EdgeType, objects: Sequence[Attribute
     has_negatives = {len(negative[1]) > 0 for positive, negative in found if len(positive[1])}
     if len(has_negatives) == 2 and any((positive[1] != 1).any() for positive, _ in found):
         LOG.warning(
-            "labels of %s mean different things by split: RandomLinkSplit raises them by one only where it adds "
-            "negatives; add them to all three objects or to none",
+            "labels of %s differ in meaning between splits, because RandomLinkSplit increments them only in splits "
+            "with negatives; add negatives to all three objects or to none",
             label,
         )
     return cast("list[tuple[Pairs, Pairs]]", found)
@@ -173,8 +175,8 @@ def _negatives(label: str, given: Sequence[Mapping[str, Pairs]], edges: Sequence
             is_unclear = is_mixed if name != "test" else is_class and is_last and not is_edge.any()
             if is_unclear:
                 raise SchemaError(
-                    f"{label}.edge_label of the object for {name} has {len(codes)} links of label 0, and it cannot be "
-                    "told whether they are negative or of class 0; split with RandomLinkSplit(split_labels=True)"
+                    f"{label}.edge_label of the object for {name} has {len(codes)} links with label 0, which may be "
+                    "negatives or links of class 0; split with RandomLinkSplit(split_labels=True)"
                 )
             is_class = bool(is_edge.any()) or (is_class and not is_last)
         found.append(zero if not is_class else np.zeros_like(zero))
@@ -195,6 +197,6 @@ def _given(label: str, attributes: Attributes, kind: str) -> Pairs:
     labels = np.ones(keys.shape[1], np.float32) if given is None else as_array(given, f"{label}.{name}")
     if labels.shape != keys.shape[1:]:
         raise SchemaError(
-            f"{label}.{name} is {labels.dtype}{list(labels.shape)}; wanted a number for each of {keys.shape[1]} links"
+            f"{label}.{name} is {labels.dtype}{list(labels.shape)}; wanted one number for each of {keys.shape[1]} links"
         )
     return keys, labels

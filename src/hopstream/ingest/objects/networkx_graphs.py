@@ -82,7 +82,9 @@ def graph_from_networkx(
         features = _columns(t, [(repr(name), of) for name, of in found], node_type, fill)
         if raw_ids is not None:
             if raw_ids in features:
-                raise SchemaError(f"{t} has an attribute {raw_ids!r}, as raw ids are called; give another raw_ids=")
+                raise SchemaError(
+                    f"{t} has an attribute {raw_ids!r}, which is the name for raw ids; give another raw_ids="
+                )
             features = {raw_ids: _names(t, [name for name, _ in found]), **features}
         nodes[t] = NodeTable(num_nodes=len(found), features=features)
     if not nodes:
@@ -136,7 +138,7 @@ def _names(node_type: str, names: Sequence[Hashable]) -> Column:
     kinds = {_name_kind(node_type, name) for name in names}
     if len(kinds) > 1:
         raise SchemaError(
-            f"{node_type} has nodes that are called by strings and by integers; use networkx.relabel_nodes, or "
+            f"{node_type} has nodes named by strings and nodes named by integers; use networkx.relabel_nodes, or "
             "raw_ids=None"
         )
     return RaggedArray.from_strings(names) if kinds == {str} else np.array(names, np.int64)
@@ -149,8 +151,8 @@ def _name_kind(node_type: str, name: Hashable) -> type:
     if is_integer and -MAX_INTEGER - 1 <= int(name) <= MAX_INTEGER:  # type: ignore[call-overload]
         return int
     raise SchemaError(
-        f"{node_type} has a node {quoted(name)} ({type(name).__name__}); raw ids are strings or integers of 64 bits: "
-        "use networkx.relabel_nodes, or raw_ids=None"
+        f"{node_type} has a node {quoted(name)} ({type(name).__name__}); raw ids are strings or 64-bit integers: use "
+        "networkx.relabel_nodes, or raw_ids=None"
     )
 
 
@@ -191,7 +193,8 @@ def _refuse_inexact(label: str, entities: Sequence[str], values: Sequence[Any]) 
     for where, value in zip(entities, values, strict=True):
         if _kind(value) == "integer" and abs(int(value)) > MAX_EXACT:
             raise SchemaError(
-                f"{label} has integers and reals, and {int(value)} of {where} is no float64; use one kind of number"
+                f"{label} has integers and reals, and float64 cannot hold {int(value)} of {where}; use one kind of "
+                "number"
             )
 
 
@@ -240,9 +243,7 @@ def graph_to_networkx(graph: Graph, *, names: str | None = None) -> Any:
         rows = _rows(node_type, nodes.features, nodes.num_nodes, {"type": node_type} if has_types else {}, names)
         for name, attributes in zip(called[node_type], rows, strict=True):
             if name in made:
-                raise SchemaError(
-                    f"{node_type} has a second node that is called {quoted(name)}; choose another feature"
-                )
+                raise SchemaError(f"{node_type} has two nodes named {quoted(name)}; choose another feature")
             made.add_nodes_from([(name, attributes)])
     for edge_type, edges in graph.edges.items():
         sources, targets = called[edge_type[0]], called[edge_type[2]]
@@ -258,7 +259,9 @@ def _rows(
 ) -> list[dict[str, Any]]:
     for name in told:
         if name in features:
-            raise SchemaError(f"{entity} has a feature {name!r}, as types are called in NetworkX graphs; rename it")
+            raise SchemaError(
+                f"{entity} has a feature {name!r}, which is the name for types in NetworkX graphs; rename it"
+            )
     columns = {name: _listed(column) for name, column in features.items() if name != left_out}
     return [{**told, **{name: column[row] for name, column in columns.items()}} for row in range(num_rows)]
 

@@ -102,8 +102,8 @@ def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
         if not data.edge_types:
             names = ", ".join(repr(node_type) for node_type in data.node_types) or "nothing"
             raise SchemaError(
-                f"the HeteroData has no edge type with an edge_index; it has {names}; one without edges has an "
-                "edge_index of shape [2, 0]"
+                f"the HeteroData has no edge type with an edge_index; it has {names}; for an edge type without edges, "
+                "give shape [2, 0]"
             )
         nodes: dict[str, Attributes] = {node_type: data[node_type].to_dict() for node_type in data.node_types}
         edges: dict[EdgeType, Attributes] = {edge_type: data[edge_type].to_dict() for edge_type in data.edge_types}
@@ -136,8 +136,8 @@ def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool =
     links = [name for name in names if name.rpartition(".")[2] in LINKS]
     if links:
         LOG.warning(
-            "%s are left out: links to predict are no edges; give the three objects that RandomLinkSplit returned, as "
-            "read_graph((train_data, val_data, test_data)), or give them to LinkNeighborLoader",
+            "%s are left out: links to predict are not edges; give the three objects that RandomLinkSplit returned, "
+            "as read_graph((train_data, val_data, test_data)), or give them to LinkNeighborLoader",
             ", ".join(links),
         )
     others = [name for name in names if name not in links]
@@ -147,4 +147,6 @@ def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool =
     if like_splits:
         LOG.warning("%s may be splits and are left out: %s", ", ".join(like_splits), SPLITS_ARE_CALLED)
     if features:
-        LOG.warning("%s may be splits and are features, which models see: %s", ", ".join(features), SPLITS_ARE_CALLED)
+        LOG.warning(
+            "%s may be splits, but are read as features, which models see: %s", ", ".join(features), SPLITS_ARE_CALLED
+        )

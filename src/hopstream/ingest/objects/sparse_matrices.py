@@ -81,8 +81,8 @@ def graph_from_scipy(
         for node_type, count in zip((edge_type[0], edge_type[2]), matrix.shape, strict=True):
             if num_nodes.setdefault(node_type, count) != count:
                 raise SchemaError(
-                    f"{label} is a matrix {list(matrix.shape)}, and {node_type!r} has {num_nodes[node_type]} nodes by "
-                    "its other side or an earlier matrix; give matrices that agree"
+                    f"{label} is a matrix {list(matrix.shape)}, but {node_type!r} has {num_nodes[node_type]} nodes in "
+                    "its other dimension or an earlier matrix; give matrices that agree"
                 )
         entries = _entries(label, matrix)
         ends[edge_type] = (entries.row, entries.col)

@@ -81,7 +81,7 @@ class ColumnReader:
         if self._spec.is_vector:
             if any(not isinstance(part, np.ndarray) or part.ndim != 1 for part in parts):
                 raise SchemaError(
-                    f"{self._label} is a vector of columns {list(self._spec.columns)}, not all of numbers"
+                    f"{self._label} is a vector of columns {list(self._spec.columns)}, but not all of them are numbers"
                 )
             column = np.stack(cast(list[Array], parts), axis=1)
         if self._spec.shape is not None:
@@ -124,8 +124,8 @@ class ColumnReader:
             values = pc.coalesce(values, self._fill(fill_type))
         row = _first_null(values)
         if row is not None:
-            remedy = 'give "fill" in the metadata' if self._spec.fill is None else "fill does not reach into lists"
-            remedy = remedy if self._spec.schema is None else "every row has one"
+            remedy = 'give "fill" in the metadata' if self._spec.fill is None else '"fill" does not apply inside lists'
+            remedy = remedy if self._spec.schema is None else "every row needs one"
             raise SchemaError(f"{self._label} has no value at {origin.place(row)}; {remedy}")
         return values
 
@@ -136,7 +136,7 @@ class ColumnReader:
                 return pa.scalar(str(fill).lower() if isinstance(fill, bool) else str(fill))
             return pa.scalar(fill, fill_type) if isinstance(fill, list) else pa.scalar(fill).cast(fill_type)
         except (pa.ArrowException, TypeError) as error:
-            raise SchemaError(f"{self._label}: fill {quoted(fill)} is no {fill_type} ({error})") from error
+            raise SchemaError(f"{self._label}: fill {quoted(fill)} is not of type {fill_type} ({error})") from error
 
     def _cast(self, origin: Origin, values: pa.Array) -> pa.Array:
         got, wanted = leaf_name(values.type), self._spec.dtype

@@ -209,7 +209,7 @@ class _Column:
     def _refuse_number(self, row: int, lists: NamedLists) -> None:
         place = self._where.record(row)
         if not lists.is_there[row]:
-            raise SchemaError(f"{place} has no feature {self._name!r}; every row of the table has one")
+            raise SchemaError(f"{place} has no feature {self._name!r}, which every row needs")
         per_row = math.prod(self._schema.shape)
         wanted = f"a multiple of {per_row}" if self._schema.is_ragged else str(per_row)
         says = self._where.columns_said_by
@@ -364,7 +364,7 @@ def read_part(
         undecodable = _undecodable_line(path) if is_csv else None
         if undecodable is not None:
             raise FormatError(
-                f"{shown_path(files, path)} line {undecodable} is not UTF-8; convert the file, or mend the line"
+                f"{shown_path(files, path)} line {undecodable} is not UTF-8; convert the file, or correct the line"
             ) from error
         uneven = _uneven_line(files, path) if is_csv else None
         place = shown_path(files, path) + ("" if uneven is None else f" line {uneven}")

@@ -1,4 +1,4 @@
-"""Reads the JSON file that describes tables. ``docs/graphs.md#csv-and-parquet-tables`` describes it for users."""
+"""Reads the JSON file that describes tables; ``docs/graphs.md`` describes it for users."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def read_json_metadata(path: Path) -> TablesMetadata:
     """
     value = read_json(path)
     if isinstance(value, dict) and {"node_type", "edge_type"} <= value.keys():
-        raise FormatError(f"{path} describes a chunked graph of DGL, no tables; hopstream.read_graph reads either")
+        raise FormatError(f"{path} describes a chunked graph, not tables; use hopstream.read_graph, which reads both")
     top = _Fields(str(path), value)
     node_values, edge_values = top.mapping("nodes"), top.list("edges", [])
     top.finish()
@@ -256,7 +256,7 @@ def _found(root: Path, where: str, pattern: str) -> list[Path]:
     is_glob = any(mark in pattern for mark in "*?[")
     paths = sorted(path for path in root.glob(pattern) if path.is_file()) if is_glob else [root / pattern]
     if not paths or not paths[0].is_file():
-        raise FormatError(f"{where} has {quoted(pattern)}; there is no such file in {root}")
+        raise FormatError(f"{where} has {quoted(pattern)}, which does not exist in {root}")
     for path in paths:
         if not path.resolve().is_relative_to(root.resolve()):
             raise SchemaError(f"{where} has {quoted(pattern)}; {path} is a link that leads out of {root}")
@@ -272,7 +272,7 @@ def _table_format(fields: _Fields, paths: tuple[Path, ...]) -> TableFormat:
     formats = {f for path in paths for suffix, f in FORMAT_OF_SUFFIX.items() if path.name.lower().endswith(suffix)}
     if len(formats) != 1:
         known = ", ".join(FORMAT_OF_SUFFIX)
-        raise SchemaError(f"{fields.where}: no one format for {paths[0].name} (known: {known}); give format")
+        raise SchemaError(f"{fields.where}: the format of {paths[0].name} is unknown (known: {known}); give format")
     return formats.pop()
 
 

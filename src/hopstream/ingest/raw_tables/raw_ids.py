@@ -95,7 +95,7 @@ def collect_raw_ids(chunks: Sequence[pa.Array], dtype: str | None) -> RawIds:
     """
     num_nodes = sum(map(len, chunks))
     if num_nodes > MAX_IDS:
-        raise SchemaError(f"{num_nodes} raw ids of one node type; no more than {MAX_IDS} can be read at once")
+        raise SchemaError(f"a node type has {num_nodes} raw ids; at most {MAX_IDS} can be read at once")
     are_integers = dtype != STRING and all(first_non_integer(chunk) is None for chunk in chunks)
     wanted = INTEGER if are_integers else NAME
     return RawIds(pa.chunked_array([chunk.cast(wanted) for chunk in chunks], wanted), num_nodes)

@@ -1,4 +1,4 @@
-"""Reads the schema of a unigraph and finds its tables; see ``docs/tfgnn-files.md#unigraphs``.
+"""Reads the schema of a unigraph and finds its tables; see ``docs/tfgnn-files.md``.
 
 A unigraph is TF-GNN's format for whole graphs: a ``GraphSchema`` whose sets name files. It is read into the same
 ``TablesMetadata`` as a JSON description, so every reader of tables reads it. The id column is named ``#id``, and raw
@@ -76,8 +76,8 @@ def _format_of(where: str, filename: str) -> TableFormat:
     if found:
         return max(found)[1]  # the last one: the name of a set may contain a format
     raise SchemaError(
-        f"{where}: metadata.filename is {quoted(filename)}, which names no format; a name has .tfrecord, .csv or "
-        ".parquet in it"
+        f"{where}: metadata.filename is {quoted(filename)}, whose format is unknown; a name must contain .tfrecord, "
+        ".csv or .parquet"
     )
 
 
@@ -103,7 +103,7 @@ def _below(root: Path, shown: str, filename: str) -> str:
     for folder in (root.absolute(), root.resolve()):
         if Path(filename).is_relative_to(folder):
             return str(Path(filename).relative_to(folder))
-    raise SchemaError(f"{shown}, which does not lie below {root}; give data_path, a folder that all files lie below")
+    raise SchemaError(f"{shown}, which is not below {root}; give data_path, a folder that contains all files")
 
 
 def _headers(
@@ -196,7 +196,7 @@ def read_unigraph(path: Path, *, data_path: Path | None = None) -> TablesMetadat
             of = _Set(path, root, f"edge set {name!r}", edge_set)
             edge_type = (edge_set.source, of.extra.get(RELATION_EXTRA, name), edge_set.target)
             if edge_type in edges:
-                raise SchemaError(f"{of.where} is {edge_type!r}, as another edge set is; change its {RELATION_EXTRA}")
+                raise SchemaError(f"{of.where} is {edge_type!r}, like another edge set; change its {RELATION_EXTRA}")
             edges[edge_type] = of.edges()
     if not nodes:
         raise SchemaError(f"{path} has no node sets")
@@ -230,7 +230,7 @@ class _Set:
             if self._columns:
                 raise SchemaError(
                     f"{self.where} has features {list(self._columns)} and no metadata.filename; name its table, or "
-                    "leave the features out for nodes that edges alone name"
+                    "leave the features out if only edges name the nodes"
                 )
             return NodeTableSpec(files=None, id_column=ID, id_dtype="string", num_rows=num_rows)
         columns = self._read_columns((ID,) if has_ids else ())

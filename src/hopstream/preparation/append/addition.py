@@ -198,7 +198,7 @@ def _node_table(node_type: str, given: NewNodes, features: Mapping[str, FeatureS
     if isinstance(given, Mapping):
         columns = _columns(node_type, given, features, None)
         if not columns:
-            raise SchemaError(f"{node_type} has no features; say how many new nodes there are by a number")
+            raise SchemaError(f"{node_type} has no features; give the number of new nodes")
         return NodeTable(num_nodes=len(next(iter(columns.values()))), features=columns)
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
         raise SchemaError(f"nodes of {node_type} are {given!r}; wanted a number, or columns by feature")
@@ -228,7 +228,7 @@ def _columns(
         where = f"{label}.{name}"
         if name not in given:
             if num_rows != 0:
-                raise SchemaError(f"{where} is missing; each new row needs all features of its type: {list(features)}")
+                raise SchemaError(f"{where} is missing; new rows need all features of their type: {list(features)}")
             found[name] = empty_column(feature)
             continue
         column = as_column(given[name], where)
@@ -266,8 +266,8 @@ def _split(where: str, given: ColumnLike | None, first: int, num_rows: int) -> I
     keys = np.sort(as_keys(cast(ColumnLike, values), where))
     if len(keys) and (int(keys[0]) < first or int(keys[-1]) >= first + num_rows):
         wrong = int(keys[0]) if int(keys[0]) < first else int(keys[-1])
-        wanted = f"new rows have {first}..{first + num_rows - 1}" if num_rows else "there are no new rows"
-        raise IdRangeError(f"{where} names key {wrong}; {wanted}, and rows that are there stay in their splits")
+        wanted = f"new rows have keys {first}..{first + num_rows - 1}" if num_rows else "there are no new rows"
+        raise IdRangeError(f"{where} names key {wrong}; {wanted}; existing rows keep their splits")
     if bool(np.any(keys[1:] == keys[:-1])):
         raise SchemaError(f"{where} names a key twice")
     return keys

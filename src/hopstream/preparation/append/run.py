@@ -229,8 +229,8 @@ def append_folder(
     metadata = delta / metadata_filename
     if metadata.is_file() and not is_chunked(metadata):
         raise SettingsError(
-            f"{delta} holds tables; append takes a chunked graph, or arrays, whose edges name keys of the grown graph: "
-            "look up the keys of raw ids in the dataset's column of them"
+            f"{delta} holds tables of raw ids; append needs a chunked graph or arrays whose edges use keys of the "
+            "grown graph: look the keys up in the dataset's feature of raw ids"
         )
 
     def read(manifest: Manifest, scratch: Path) -> Graph:
@@ -241,8 +241,8 @@ def append_folder(
         known = [number for number, known in enumerate(manifest.book.deltas, 1) if known.digest == digest]
         if known and not again:
             raise SettingsError(
-                f"{delta} holds the rows that delta {known[-1]} of {dataset} added already; give again=True (--again) "
-                "to add them once more, as further nodes and edges"
+                f"the rows of {delta} were already added to {dataset} as delta {known[-1]}; give again=True (--again) "
+                "to add them a second time, as further nodes and edges"
             )
 
     return _append(Path(dataset), read, progress, check)
@@ -321,7 +321,9 @@ def _check_whole(dataset: Dataset) -> None:
         )
     missing = [part for part in range(manifest.book.num_parts) if not (dataset.root / part_folder(part)).is_dir()]
     if missing:
-        raise FormatError(f"{dataset.root} lacks the folders of parts {missing[:20]}; append where all parts are")
+        raise FormatError(
+            f"{dataset.root} lacks the folders of parts {missing[:20]}; append in a folder with all parts"
+        )
 
 
 def _check_one_disk(dataset: Dataset, work: WorkFolder) -> None:
@@ -343,18 +345,18 @@ def _check_room(dataset: Dataset, added: Graph) -> None:
     manifest = dataset.manifest
     book = manifest.book
     if not any(n.num_nodes for n in added.nodes.values()) and not any(e.num_edges for e in added.edges.values()):
-        raise SettingsError(f"nothing is to be added to {dataset.root}: there are neither new nodes nor new edges")
+        raise SettingsError(f"there is nothing to append to {dataset.root}: give new nodes or new edges")
     if book.num_parts >= MAX_PARTS:
         raise SettingsError(
-            f"{dataset.root} has {book.num_parts} parts, which is the most; compact it first: hopstream compact"
+            f"{dataset.root} has {book.num_parts} parts, the maximum; compact it first: hopstream compact"
         )
     ends = {end for edge_type in manifest.schema.edges for end in (edge_type[0], edge_type[2])}
     for node_type in sorted(ends):
         old, new = book.num_ids(node_type), book.num_ids(node_type) + added.nodes[node_type].num_nodes
         if neighbor_dtype(old) != neighbor_dtype(new):
             raise SettingsError(
-                f"{node_type} would grow from {old} to {new} nodes; ids of neighbours are stored in 32 bits, which do "
-                "not hold them: compact first (hopstream compact), or write the grown graph anew"
+                f"{node_type} would grow from {old} to {new} nodes; ids of neighbours are stored in 32 bits, which is "
+                "too few: compact first (hopstream compact), or write the grown graph again"
             )
 
 

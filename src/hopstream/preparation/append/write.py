@@ -402,7 +402,7 @@ class DeltaWriter:
             yield begin, end
 
     def _check_sums(self, entity: EdgeEntity, run: EdgeRun, starts: IntArray, added: AddedEdges) -> None:
-        """Refuse weights of a node that add up to more than ``write_parts`` allows."""
+        """Refuse nodes whose weights add up to more than ``write_parts`` allows."""
         if run.weights is None or not len(run.indices):
             return
         with np.errstate(over="ignore"):

@@ -132,7 +132,7 @@ def check_by_key(
         ends = [extend_checksum(ends[0], windows[0].src_keys), extend_checksum(ends[1], windows[0].dst_keys)]
     _compare_directions(all_edges, features)
     if reference is None and links is None and len(all_edges) == 1:
-        why = "neither a source nor links nor the other direction says which nodes edges join"
+        why = "neither a source nor links nor the other direction give the ends of edges"
         edges.files.findings.skip("ownership", f"{edges.label}: {why}")
     names, found = edges.files.manifest.schema.edges[edge_type], features[0].checksums
     if not edges.files.is_whole or not is_complete or len(found) < len(names):

@@ -49,7 +49,7 @@ def check_budget(files: Files, halo: Halo, parts: Parts, part: int, cached_ids: 
     try:
         settings = HaloSettings(fanouts=halo.fanouts, batch_size=halo.batch_size)
     except SettingsError as error:
-        findings.add("halo", where, f"was chosen by what nobody can choose by: {error}")
+        findings.add("halo", where, f"was chosen by settings that are invalid: {error}")
         return
     model = InclusionModel(parts, settings, NumberTables(files.root, NO_LIMIT), is_expanding=False)
     _Budget(files, halo, part, cached_ids, model.of(part).sampled).check(where)
@@ -106,11 +106,11 @@ class _Budget:
             is_next = rows.is_left_out & (rows.chances >= likeliest * LEAST_RATIO)
             next_bytes = max(next_bytes, int(rows.sizes[is_next].max(initial=0)))
             likelier = rows.first_id + np.flatnonzero(rows.is_left_out & (rows.chances * LEAST_RATIO > coldest))
-            what, places = "lacks rows that are likelier than one that it has", likelier.tolist()
+            what, places = "lacks rows that are likelier than a row that it has", likelier.tolist()
             findings.add("halo", where, what, len(likelier), (f"{rows.node_type} id {i}" for i in places))
         if num_bytes + next_bytes <= budget:
             what = f"holds {num_bytes} bytes, and the likeliest row that is left out takes {next_bytes} at most"
-            findings.add("halo", where, f"{what}; {budget} are to be used up")
+            findings.add("halo", where, f"{what}; the budget of {budget} must be used up")
 
     def _rows(self) -> Iterator[_Rows]:
         """Yield all rows of other parts, in ranges."""
@@ -195,7 +195,7 @@ def _neighbors(files: Files, entity: tuple[EdgeType, Direction], is_near: Array)
                 continue
             ids = indices[start:end][np.repeat(of_part[first:stop], np.diff(indptr[first : stop + 1]))]
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_others:
-                raise FormatError(f"{folder}: an edge names a node that is not there")
+                raise FormatError(f"{folder}: an edge names a node that does not exist")
             yield ids
 
 
@@ -214,7 +214,7 @@ def check_halo(files: Files) -> None:
     if halo is None:
         return
     if not files.is_whole:
-        files.findings.skip("halo", "copies are compared with rows of parts that are not looked at")
+        files.findings.skip("halo", "copies cannot be compared with rows of parts that are not checked")
         for part in files.parts:
             root, counts = halo_root(part, halo.generation), halo.parts[part]
             for t, path in [*((t, node_path) for t in counts.nodes), *((t, cached_path) for t in counts.cached)]:

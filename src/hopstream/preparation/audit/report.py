@@ -34,7 +34,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Status = Literal["ok", "failed", "skipped"]
 MAX_PLACES = 5
 """Most places that one finding names."""
-NOTHING = "there is nothing of it to check"
+NOTHING = "nothing to check"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +286,7 @@ class Files:
                 path = (Path(folder) / name).relative_to(self.root).as_posix()
                 is_known = path in self.manifest.all_files or path in (MANIFEST, *BESIDE_MANIFEST)
                 if not is_known and not is_made_token(path) and not FOR_DGL.fullmatch(path):
-                    self.findings.add("files", path, "is no file of this dataset; remove it")
+                    self.findings.add("files", path, "is not a file of this dataset; remove it")
         self._check_roots()
 
     def _check_roots(self) -> None:
@@ -302,10 +302,10 @@ class Files:
         parts = set(range(self.manifest.book.num_parts))
         listed = {part for entry in roots.entries for part in entry.parts}
         numbers = (f"part {part}" for part in sorted(parts - listed))
-        what = "says of parts in no root where they lie; place the dataset again"
+        what = "lists no root for some parts; place the dataset again"
         self.findings.add("files", ROOTS, what, len(parts - listed), numbers)
         numbers = (f"part {part}" for part in sorted(listed - parts))
-        self.findings.add("files", ROOTS, "names parts that there are not", len(listed - parts), numbers)
+        self.findings.add("files", ROOTS, "names parts that do not exist", len(listed - parts), numbers)
 
     def array(self, path: PurePosixPath) -> Array | None:
         """Map one file; return no rows for a part that is not audited, None for an unusable file."""

@@ -62,7 +62,7 @@ def check_owner_files(files: Files, node_type: str, ids: IntArray, folder: Path)
             wrong = np.flatnonzero((some >= 0) & (parts != block))
             places = (f"key {first + row} (part {parts[row]}, not {block[row]})" for row in wrong)
             findings.checked("nodes", int(np.count_nonzero(some >= 0)) if file == path else 0)
-            findings.add("nodes", where, "is in another part than the folder of owners says", len(wrong), places)
+            findings.add("nodes", where, "is in another part than in the folder of owners", len(wrong), places)
 
 
 def check_owners_meta(files: Files, folder: Path) -> None:
@@ -73,7 +73,7 @@ def check_owners_meta(files: Files, folder: Path) -> None:
     """
     meta, book, findings = read_meta(folder), files.manifest.book, files.findings
     if meta is not None and meta.num_parts != book.num_parts:
-        findings.add("nodes", META, f"says that there are {meta.num_parts} parts; the dataset has {book.num_parts}")
+        findings.add("nodes", META, f"has {meta.num_parts} parts; the dataset has {book.num_parts}")
 
 
 MIN_WINDOW_EDGES = 1 << 16
@@ -144,7 +144,7 @@ def _verify(
     except FormatError as error:
         findings.add("manifest", MANIFEST, str(error).removeprefix(f"{root / MANIFEST} "))
         others = [kind for kind in KINDS if kind != "manifest"]
-        findings.skip(others, "without a manifest nobody knows what the dataset holds")
+        findings.skip(others, "without a manifest the content of the dataset is unknown")
         return
     if not manifest.has_digest:
         findings.skip("manifest", "an earlier revision wrote it: made_by and report have no checksum")
@@ -192,16 +192,16 @@ def _wanted_parts(root: Path, manifest: Manifest, parts: Sequence[int] | None) -
         if wrong:
             raise UnknownNameError(f"{root} has no part {wrong[0]}; parts are numbered 0..{num_parts - 1}")
         if not len(parts):
-            raise SettingsError(f"parts are none of 0..{num_parts - 1}; name some, or leave them out for all")
+            raise SettingsError(f"parts is empty; give some of 0..{num_parts - 1}, or leave it out to verify all")
         return sorted(set(parts))
     here = [part for part in range(num_parts) if is_here(root, part)]
     away = sorted(set(range(num_parts)) - set(here))
     uris = _roots_of(root, manifest, away)
     if uris:
-        check = f"check those that are here by --parts {','.join(map(str, here))}" if here else "check the roots"
+        check = f"verify the parts that it has with --parts {','.join(map(str, here))}" if here else "check the roots"
         raise FormatError(
-            f"{root} lacks part {', '.join(map(str, away[:20]))} of 0..{num_parts - 1}, which {ROOTS} says lie in "
-            f"{' and '.join(uris)}; {check}, and each other root by its own parts, or pull all parts into one folder"
+            f"{root} lacks parts {', '.join(map(str, away[:20]))} of 0..{num_parts - 1}, which {ROOTS} lists in "
+            f"{' and '.join(uris)}; {check}, and each other root with its own parts, or pull all parts into one folder"
         )
     return list(range(num_parts))
 
@@ -286,9 +286,9 @@ class _Audit:
 
     def _tell_of_other_parts(self) -> None:
         """Record what the audited parts alone cannot show."""
-        here, skip = "only some parts are looked at", self.findings.skip
-        skip("nodes", f"{here}, so nodes that no part has are not noticed")
-        skip("edges", f"{here}, so edges that no part has are not noticed, nor the nodes of others that edges join")
+        here, skip = "only some parts are checked", self.findings.skip
+        skip("nodes", f"{here}, so nodes that are in no part are not found")
+        skip("edges", f"{here}, so edges that are in no part are not found, nor wrong ends in other parts")
         skip("book", f"{here}, so ids in other parts are not compared")
         if len(self.manifest.directions) > 1:
             skip("features", f"{here}, so two directions are not compared")
@@ -311,8 +311,8 @@ class _Audit:
             ours, other = ours_by_name.get(label), theirs_by_name.get(label)
             if ours is None or other is None:
                 whose = "source" if ours is None else "dataset"
-                findings.add("schema", label, f"is a type of the {whose} alone")
-                findings.skip("features", f"{label} is a type of the {whose} alone")
+                findings.add("schema", label, f"is a type of the {whose} only")
+                findings.skip("features", f"{label} is a type of the {whose} only")
                 continue
             for name in {**ours, **other}:
                 if ours.get(name) != other.get(name):
@@ -364,7 +364,7 @@ class _Audit:
         of_source = reference if reference is not None and edge_type in reference.num_edges else None
         if not usable or not all(self._has_keys(edges, links, of_source) for edges in usable):
             if usable:
-                why = "the dataset keeps no edge keys, and there is neither a source nor links to know them from"
+                why = "the dataset keeps no edge keys, and neither a source nor links give them"
                 why = "a file of keys cannot be used" if self.manifest.has_edge_keys else why
                 self.findings.skip(("edges", "ownership", "links", "features"), f"{label}: {why}")
             return None
@@ -397,13 +397,13 @@ class _Audit:
         if any(label not in sums for label in wanted) or any(
             len(splits[t]) < len(names) for t, names in schema.splits.items()
         ):
-            what = "cannot be read" if self.files.is_whole else "lies in parts that are not looked at"
-            self.findings.skip("graph", f"its id is made of all that the graph holds, and some of that {what}")
+            what = "cannot be read" if self.files.is_whole else "lies in parts that are not checked"
+            self.findings.skip("graph", f"its id covers the whole graph, and some of it {what}")
             return
         got = graph_id_of(fingerprint_of(graph_schema(schema), sums, splits, edge_splits), self.manifest.time_attr)
         self.findings.checked("graph")
         if got != self.manifest.graph_id:
-            what = f"says {self.manifest.graph_id}; what the parts hold is {got}: something is not what was written"
+            what = f"says {self.manifest.graph_id}; the parts hold {got}: their content has changed"
             self.findings.add("graph", "graph_id", what)
 
 
@@ -418,4 +418,4 @@ def _named_splits(schema: GraphSchema) -> dict[str, tuple[str, ...]]:
 
 
 def _shown(feature: object) -> str:
-    return "not there" if feature is None else str(feature)
+    return "missing" if feature is None else str(feature)

@@ -234,7 +234,7 @@ def _count_known(edges: StoredEdges, kind: Kind, is_known: Array) -> None:
     num_known = int(np.count_nonzero(is_known))
     edges.files.findings.checked(kind, num_known)
     if num_known < len(is_known):
-        edges.files.findings.skip(kind, f"{edges.label}: edges to nodes of parts that are not looked at")
+        edges.files.findings.skip(kind, f"{edges.label}: edges to nodes of parts that are not checked")
 
 
 def _check_order(edges: StoredEdges, block: StoredEdgeBlock, times: Array | None) -> None:
@@ -283,7 +283,7 @@ class _WeightFiles:
         if not bool(np.all(np.isfinite(weights) & (weights >= 0))):
             wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
             places = (f"edge {block.first + e} is {weights[e]}" for e in wrong)
-            findings.add("weights", f"{edges.folders[block.part]}", "weights are negative or no numbers", len(wrong),
+            findings.add("weights", f"{edges.folders[block.part]}", "weights are negative or not numbers", len(wrong),
                          places)  # fmt: skip
             return
         for name, arrays in self.stored.items():

@@ -155,8 +155,8 @@ def check_longest(label: str, longest: tuple[int, int], element_bytes: int, max_
     row, num_elements = longest
     if num_elements * element_bytes > max_bytes:
         raise SettingsError(
-            f"{label} has {num_elements * element_bytes >> 20} MiB in row {row}; of the memory, {max_bytes >> 20} MiB "
-            "are there for one row: give more memory or fewer workers"
+            f"{label} has {num_elements * element_bytes >> 20} MiB in row {row}; the memory limit leaves "
+            f"{max_bytes >> 20} MiB for one row: give more memory or fewer workers"
         )
 
 

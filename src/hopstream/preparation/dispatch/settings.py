@@ -24,7 +24,9 @@ class DispatchSettings(WorkSettings):
 
     num_parts: int | None = field(
         default=None,
-        metadata={"help": "number of parts; if not given, what partition_meta.json says, else what the files name"},
+        metadata={
+            "help": "number of parts; if not given, that of partition_meta.json, else the largest part in the files"
+        },
     )
     direction: Sides = field(default="in", metadata=_SAME["direction"])
     keep_edge_keys: bool = field(default=True, metadata=_SAME["keep_edge_keys"])

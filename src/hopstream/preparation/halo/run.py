@@ -268,8 +268,8 @@ def add_halo(
         allotted = halo_allotment(memory, num_nodes)
         if book.deltas and not settings.is_nothing:
             raise SettingsError(
-                f"{root} has rows that were appended, and halos cannot be made beside them; compact the dataset first "
-                "(hopstream compact)"
+                f"{root} has appended rows, for which halos cannot be made; compact the dataset first (hopstream "
+                "compact)"
             )
         _check_room(opened, settings, features, on_estimate, allotted, has_savings=with_savings)
 

@@ -55,12 +55,11 @@ class HaloSettings(Settings):
         _ = self.budget_bytes, self.feature_names
         if self.budget is not None and not self.feature_names:
             raise SettingsError(
-                "budget is given and features is 'none'; a budget is for features: leave one of them out"
+                "budget is given, but features is 'none'; a budget is for features: leave one of them out"
             )
         if self.hops == 0 and self.feature_names and self.budget is None:
             raise SettingsError(
-                "hops is 0 and features are to be copied of the nodes within so many hops; give hops above 0, or a "
-                "budget"
+                "hops is 0, so there are no nodes whose features to copy; give hops above 0, or a budget"
             )
 
     @property
@@ -106,8 +105,7 @@ class HaloSettings(Settings):
             node_type, _, name = text.partition(":")
             if node_type not in schema.nodes:
                 raise UnknownNameError(
-                    f"features of {node_type!r} are to be copied, which is no node type; "
-                    f"{known_names(node_type, schema.nodes)}"
+                    f"features names {node_type!r}, which is not a node type; {known_names(node_type, schema.nodes)}"
                 )
             known = schema.nodes[node_type]
             if name != "*" and name not in known:

@@ -239,6 +239,6 @@ class Parts:
     def refuse(self, entity: Entity, identifier: int) -> NoReturn:
         """Raise ``FormatError`` for the row of an id."""
         raise FormatError(
-            f"{self.dataset.root}: {entity_label(entity)}: the row of id {identifier} lies outside its file, or "
-            "names a node that is not there; verify the dataset"
+            f"{self.dataset.root}: {entity_label(entity)}: the row of id {identifier} lies outside its file, or names "
+            "a node that does not exist; verify the dataset"
         )

@@ -201,8 +201,8 @@ class ReshardFolder(DatasetJobFolder[ReshardSpec]):
             )
             if not is_whole or not np.array_equal(rows.keys(node_type, part, first_row, stop_row), first_key + of_part):
                 raise FormatError(
-                    f"{rows.root / node_folder(part, node_type)}: keys of rows {first_row}..{stop_row - 1} are not "
-                    "those whose ids lead there, ascending; write the dataset again"
+                    f"{rows.root / node_folder(part, node_type)}: the keys of rows {first_row}..{stop_row - 1} do not "
+                    "ascend, or their ids point to other rows; write the dataset again"
                 )
             self._next_rows[part] = stop_row
             name = self.table_name(NEW_IDS, node_type)

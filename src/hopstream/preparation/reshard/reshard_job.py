@@ -212,12 +212,12 @@ def _cut(
     num_parts, method = settings.num_parts, settings.method
     if partitions_dir is not None:
         if method not in ("file", ReshardSettings().method):
-            raise SettingsError(f"method is {method!r} and a folder of owners is given; leave one of them out")
+            raise SettingsError(f"method is {method!r} and partitions_dir is given; leave one of them out")
         sizes = {t: rows.book.num_ids(t) for t in rows.contents.schema.nodes}
         num_parts = find_num_parts(partitions_dir, sizes, num_parts)
         settings = replace(settings, num_parts=num_parts, method="file")
     elif method == "file" and not has_owners:
-        raise SettingsError("method is 'file' and no folder of owners is given; give partitions_dir")
+        raise SettingsError("method is 'file', but partitions_dir is missing; give partitions_dir")
     elif num_parts is None:
         raise SettingsError("neither num_parts nor partitions_dir is given; give one of them")
     return settings.partition_settings(num_parts, rows.manifest)

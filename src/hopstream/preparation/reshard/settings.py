@@ -27,7 +27,7 @@ class ReshardSettings(WorkSettings):
     """
 
     num_parts: int | None = field(
-        default=None, metadata={"help": "number of parts; with a folder of owners, what it says if not given"}
+        default=None, metadata={"help": "number of parts; if not given, that of the folder of owners"}
     )
     method: Method = field(default="kaminpar", metadata=_CUT["method"])
     balance: Balance = field(default="bytes", metadata=_CUT["balance"])

@@ -90,7 +90,7 @@ def test_chunks_of_a_graphs_own_features(folder, tmp_path, capsys):
     gone = str(tmp_path / "gone.npy")
     given = ["--ndata", f"paper/x={gone}", "--edata", f"paper:cites:paper/x={gone}"]
     assert chunk_graph.main([str(source), "--output-path", str(tmp_path / "c"), *given]) == 2
-    assert f"{gone} is no file; it was given for feature 'x'" in capsys.readouterr().err
+    assert f"{gone} is not a file; it was given for feature 'x'" in capsys.readouterr().err
 
 
 def test_a_graph_of_one_type_takes_paths_by_name(tmp_path):
@@ -112,7 +112,7 @@ def test_paths_of_unknown_types_are_refused(graph, tmp_path):
     x = {"x": tmp_path / "x.npy"}
     for ndata, edata, message in (
         ({"venue": x}, {}, "ndata_paths name node type 'venue'"),
-        ({}, {"reads": x}, "edata_paths name 'reads', which is no edge type"),
+        ({}, {"reads": x}, "edata_paths name 'reads', which is not an edge type"),
     ):
         with pytest.raises(UnknownNameError, match=message):
             chunk_graph.chunk_graph(graph, "g", ndata, edata, 2, tmp_path / "d")
@@ -141,7 +141,7 @@ def test_nodes_in_other_parts_and_other_features_are_told(folder, tmp_path, caps
     assert verify_partitions.main(verified(tmp_path)) == 1
     said = capsys.readouterr().out
     moved = f"key 7 (part {(owner[7] - 1) % 3}, not {owner[7]})"
-    assert f"wrong   paper: is in another part than the folder of owners says: {moved}" in said
+    assert f"wrong   paper: is in another part than in the folder of owners: {moved}" in said
     assert "wrong   paper.feat: is not what the source has: key 2" in said
 
 
@@ -253,7 +253,7 @@ def test_errors_are_told_in_one_line(folder, tmp_path, capsys):
         ),
         (random_partition, f"{given} two", "argument --num_partitions: invalid int value: 'two'; see python -m"),
         (random_partition, "--in_dir x", "the following arguments are required: --out_dir, --num_partitions"),
-        (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/ip_config.txt", "names 4 machines and there are 3 parts"),
+        (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/ip_config.txt", "names 4 machines for 3 parts"),
         (dispatch_data, f"{elsewhere} --ip-config {tmp_path}/none.txt", "none.txt"),
         (dispatch_data, f"{elsewhere} --use-graphbolt", "--use-graphbolt is given, and GraphBolt's files are not"),
         (dispatch_data, f"{elsewhere} --no-dgl-files --graph-formats csc", "leave out --no-dgl-files"),

@@ -118,7 +118,7 @@ def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
     if not found and given in (DEFAULT_ETYPE, ":".join(DEFAULT_ETYPE), DEFAULT_ETYPE[1]):
         found = [t for t in graph.edges if t == EDGE]
     if len(found) != 1:
-        what = "is the relation of several edge types" if found else "is no edge type"
+        what = "is the relation of several edge types" if found else "is not an edge type"
         raise UnknownNameError(
             f"edata_paths name {quoted(given)}, which {what}; known: {[':'.join(t) for t in graph.edges]}"
         )
@@ -128,20 +128,20 @@ def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
 def _open(paths: Paths) -> dict[str, Array]:
     missing = [(name, path) for name, path in paths.items() if not local_path(path).is_file()]
     if missing:
-        raise FormatError(f"{missing[0][1]} is no file; it was given for feature {missing[0][0]!r}")
+        raise FormatError(f"{missing[0][1]} is not a file; it was given for feature {missing[0][0]!r}")
     return {name: open_array(local_path(path)) for name, path in paths.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; return its exit status."""
     flags = Flags("chunk_graph", "Write a graph as a chunked graph.")
-    flags.add_argument("graph", type=Path, help="whatever hopstream.read_graph reads, or a dataset")
-    flags.add_argument("--name", help="what the metadata calls the graph; that of the folder, if not given")
+    flags.add_argument("graph", type=Path, help="any source of hopstream.read_graph, or a dataset")
+    flags.add_argument("--name", help="name of the graph in the metadata; default: the name of the folder")
     for flag, what in (("--ndata", "TYPE/NAME=FILE.npy"), ("--edata", "SRC:RELATION:DST/NAME=FILE.npy")):
         flags.add_argument(
             flag, action="append", default=[], metavar=what, help="a feature in place of the graph's own"
         )
-    flags.add_argument("--num-chunks", type=int, default=4, help="how many files each table is cut into")
+    flags.add_argument("--num-chunks", type=int, default=4, help="number of files per table")
     flags.add_argument("--output-path", type=Path, required=True, help="the new folder to write to")
     flags.add_argument("--data-fmt", default="numpy", help="numpy or parquet")
     flags.add_argument("--edges-fmt", default="csv", help="csv, parquet or numpy")

@@ -49,19 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--metadata-filename", default="metadata.json", help="the graph's metadata, in --in-dir")
     flags.add_argument("--partitions-dir", type=Path, required=True, help="folder with the part of each node")
     flags.add_argument("--out-dir", type=Path, required=True, help="the folder to write the dataset to")
-    flags.add_argument("--ip-config", type=Path, help="a line 'ip [port]' per machine; cluster.json is made of it")
+    flags.add_argument("--ip-config", type=Path, help="a line 'ip [port]' per machine; makes cluster.json")
     flags.add_argument("--save-orig-nids", action="store_true", help="write part<i>/orig_nids.dgl too")
     flags.add_argument("--save-orig-eids", action="store_true", help="write part<i>/orig_eids.dgl too")
-    flags.add_argument("--log-level", default="INFO", choices=LOG_LEVELS, help="above INFO nothing is said but errors")
+    flags.add_argument("--log-level", default="INFO", choices=LOG_LEVELS, help="above INFO only errors are printed")
     for name in OF_MACHINES:
-        flags.add_argument(f"--{name.replace('_', '-')}", help="nothing is started over ssh; has no effect")
+        flags.add_argument(f"--{name.replace('_', '-')}", help="has no effect: nothing is started over ssh")
     for name in OPTIONS:
         flags.add_argument(f"--{name.replace('_', '-')}", action="store_true", help="refused: GraphBolt's files")
-    flags.add_argument("--graph-formats", help="formats of DGL's graph files, which DGL makes of what is written")
-    flags.add_argument("--no-dgl-files", action="store_true", help="write the dataset alone (not in DGL)")
-    flags.add_argument("--workers", type=int, help="processes that work; 0 does all in one (not in DGL)")
+    flags.add_argument("--graph-formats", help="formats that DGL makes of its graph files")
+    flags.add_argument("--no-dgl-files", action="store_true", help="write only the dataset (not in DGL)")
+    flags.add_argument("--workers", type=int, help="number of worker processes; 0 works in this process (not in DGL)")
     flags.add_argument("--memory", help=f"{MEMORY_HELP} (not in DGL)".replace("%", "%%"))
-    flags.add_argument("--overwrite", action="store_true", help="replace a dataset that is there (not in DGL)")
+    flags.add_argument("--overwrite", action="store_true", help="replace an existing dataset (not in DGL)")
     return run_tool(_run, flags, arguments)
 
 
@@ -73,8 +73,8 @@ def _run(given: argparse.Namespace) -> int:
     def check(_: DatasetEstimate, spec: DatasetJobSpec) -> None:
         if spec.settings.num_parts < len(machines):
             raise SettingsError(
-                f"{given.ip_config} names {len(machines)} machines and there are {spec.settings.num_parts} parts; "
-                "give each machine one part at least"
+                f"{given.ip_config} names {len(machines)} machines for {spec.settings.num_parts} parts; "
+                "give each machine at least one part"
             )
 
     if given.overwrite:

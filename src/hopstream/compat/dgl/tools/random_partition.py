@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--out_dir", type=Path, required=True, help="folder to write <node type>.txt to")
     flags.add_argument("--num_partitions", type=int, required=True, help="number of parts")
     flags.add_argument("--rng_seed", type=int, default=0, help="seed of the random choice (not in DGL)")
-    flags.add_argument("--overwrite", action="store_true", help="replace parts of nodes that are there (not in DGL)")
+    flags.add_argument("--overwrite", action="store_true", help="replace existing files (not in DGL)")
     return run_tool(_run, flags, arguments)
 
 

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--part-graph-dir", "--part-graph", type=Path, required=True, help="folder of the parts")
     flags.add_argument("--partitions-dir", type=Path, required=True, help="folder with the part of each node")
     flags.add_argument("--log-level", type=str.upper, default="INFO", choices=("NOTSET", *LOG_LEVELS),
-                       help="above INFO nothing is said but what is wrong")  # fmt: skip
+                       help="above INFO only errors are printed")  # fmt: skip
     return run_tool(_run, flags, arguments)
 
 

@@ -63,7 +63,7 @@ class BaseDistLoader(BatchLoader):
             )
         self._options = resolve_sampler_options(num_neighbors, sampler_options)
         if with_weight and isinstance(self._options, PPRSamplerOptions):
-            raise NotImplementedError("with_weight is not for PPRSamplerOptions; PageRank takes all edges alike")
+            raise NotImplementedError("with_weight cannot be used with PPRSamplerOptions; PageRank ignores weights")
         self.edge_dir = dataset.fetch_edge_dir()
         if with_weight and not dataset.fetch_edge_weights_registered():
             raise SettingsError("with_weight is True, and the dataset has no weights; write it with weight_attr")

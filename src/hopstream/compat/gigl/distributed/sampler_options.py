@@ -96,7 +96,7 @@ def resolve_sampler_options(num_neighbors: FanOut, sampler_options: SamplerOptio
         )
     if isinstance(sampler_options, KHopNeighborSamplerOptions) and sampler_options.num_neighbors != num_neighbors:
         raise SettingsError(
-            f"num_neighbors is {num_neighbors} and sampler_options say {sampler_options.num_neighbors}; give both the "
+            f"num_neighbors is {num_neighbors}, but sampler_options has {sampler_options.num_neighbors}; give both the "
             "same, or leave sampler_options out"
         )
     return sampler_options

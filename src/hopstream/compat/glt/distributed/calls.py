@@ -54,7 +54,7 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
         name = frame.text("method")
         if name not in methods:
             raise SettingsError(
-                f"{name[:100]!r} is no method of DistServer that clients may call; these are {', '.join(methods)}"
+                f"{name[:100]!r} is not a method of DistServer that clients may call; these are {', '.join(methods)}"
             )
         given = decode_options(frame.header.get("options"), frame.arrays)
         try:
@@ -97,7 +97,7 @@ def call(connection: Connection, timeout_s: float, client: str, method: str, *ar
     header, arrays = encode_options({"args": list(args), "kwargs": kwargs})
     if (num_bytes := _num_bytes(arrays)) > MAX_REQUEST_BYTES:
         raise SettingsError(
-            f"the arguments of {method} have {num_bytes} bytes; one call may bring {MAX_REQUEST_BYTES}, which is "
+            f"the arguments of {method} have {num_bytes} bytes; one call may have {MAX_REQUEST_BYTES}, which is "
             f"{MAX_REQUEST_BYTES // 8} ids: give fewer to one call, for example the input of more ranks"
         )
     asked = {"op": OPERATION, "client": client, "wait_s": timeout_s, "method": method, "options": header}
@@ -127,8 +127,8 @@ def _frames(method: str, options: dict[str, Any], arrays: Sequence[Array]) -> It
     """Yield the frames of an answer; arrays that are too large for the first frame follow in chunks."""
     if (num_bytes := _num_bytes(arrays)) > MAX_ANSWER_BYTES:
         raise SettingsError(
-            f"the answer of {method} has {num_bytes} bytes; one answer may have {MAX_ANSWER_BYTES}: ask "
-            "for less at once"
+            f"the answer of {method} has {num_bytes} bytes; one answer may have {MAX_ANSWER_BYTES}: request "
+            "less at once"
         )
     left = PIECE_BYTES
     inline: list[Array] = []
@@ -168,7 +168,7 @@ class AnswerReader:
             self._announce(frame.header.get("pieces", []))
             return
         if not self._unfilled:
-            raise FormatError(f"an answer goes on after its end: {reprlib.repr(frame.header)}")
+            raise FormatError(f"an answer continues after its end: {reprlib.repr(frame.header)}")
         number, rest = next(iter(self._unfilled.items()))
         piece = frame.array(0, (rest.dtype.name,))
         if frame.header.get("piece") != number or not 0 < len(piece) <= len(rest):

@@ -214,7 +214,7 @@ def shutdown_client() -> None:
     """
     context = get_context()
     if context is None:
-        LOG.warning("this process is no client; there is nothing to shut down")
+        LOG.warning("this process is not a client; nothing to shut down")
         return
     if not context.is_client():
         raise RuntimeError(f"this process is a {context.role.name.lower()}; shutdown_client is for clients")
@@ -244,7 +244,9 @@ def async_request_server(
 
     def tell(done: Any) -> None:
         if done.cancelled():
-            future.set_exception(StoreUnavailable(f"the session ended before server {server_rank} was asked"))
+            future.set_exception(
+                StoreUnavailable(f"the session ended before server {server_rank} received the request")
+            )
         elif (error := done.exception()) is not None:
             future.set_exception(error)
         else:
@@ -270,7 +272,6 @@ def _method_name(func: Callable[..., Any] | str) -> str:
     owner, _, name = getattr(func, "__qualname__", "").rpartition(".")
     if owner != "DistServer":
         raise SettingsError(
-            f"{func!r} is no method of DistServer; give one, or its name. Other functions are not sent: that would "
-            "need pickle"
+            f"{func!r} is not a method of DistServer; give one, or its name (sending other functions would need pickle)"
         )
     return str(name)

@@ -89,7 +89,7 @@ class DistDataset:
         if not 0 <= partition_idx < num_partitions <= num_parts:
             raise SettingsError(
                 f"partition {partition_idx} of {num_partitions} of {self.folder}, which has {num_parts} parts; write "
-                "it with as many parts as there are servers, or more"
+                "it with at least one part per server"
             )
         self.parts = tuple(
             range(num_parts * partition_idx // num_partitions, num_parts * (partition_idx + 1) // num_partitions)
@@ -130,8 +130,8 @@ class DistDataset:
             if self._graph is None:
                 if self._open_graph is None:
                     raise SettingsError(
-                        f"parts {list(self.parts)} of {self.folder} are here, and no server is known for the others; "
-                        "call init_server first"
+                        f"this process holds parts {list(self.parts)} of {self.folder}, and no server is known for the "
+                        "others; call init_server first"
                     )
                 self._graph = self._open_graph()
             return self._graph
@@ -216,13 +216,13 @@ class DistDataset:
                 if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_keys):
                     raise FormatError(
                         f"{entity_label(entity)}: a part of {self.folder} has keys from {keys.min()} to {keys.max()}; "
-                        f"keys are 0..{num_keys - 1}; see what hopstream verify says of the dataset"
+                        f"keys are 0..{num_keys - 1}; run hopstream verify on the dataset"
                     )
                 found[keys] = partition
             if len(missing := np.flatnonzero(found < 0)):
                 raise FormatError(
                     f"{entity_label(entity)}: key {missing[0]}, and {len(missing) - 1} more, are in no part of "
-                    f"{self.folder}; see what hopstream verify says of the dataset"
+                    f"{self.folder}; run hopstream verify on the dataset"
                 )
             return found
 
@@ -251,8 +251,8 @@ class DistDataset:
             reading = self._reading.setdefault(key, threading.Lock())
         if not reading.acquire(timeout=READ_S):
             raise StoreTimeout(
-                f"{entity_label(entity)}: another caller has been reading the {what or 'keys'} for {READ_S:g} s; ask "
-                "again, or see what slows the disk or the other servers"
+                f"{entity_label(entity)}: another caller has been reading the {what or 'keys'} for {READ_S:g} s; call "
+                "again, or check the disk and the other servers"
             )
         try:
             with self._keeping:

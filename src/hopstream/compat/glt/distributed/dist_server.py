@@ -142,7 +142,7 @@ class StorageServer:
 
     def _open_graph(self) -> Store:
         if not self._joined.wait(self._meeting.timeout_s):  # a client may call before this server knows the others
-            raise StoreTimeout(f"the other servers were not there in {self._meeting.timeout_s:g} s")
+            raise StoreTimeout(f"the other servers did not join within {self._meeting.timeout_s:g} s")
         entries = tuple(ServerEntry(location=location) for location in self._locations)
         own = ServerEntry(
             location=self._server.location, parts=self._dataset.parts, path=self._dataset.folder.resolve()
@@ -394,7 +394,7 @@ def _wait_for_end(server: DistServer, storage: StorageServer) -> str | None:
         try:
             server.give_up_abandoned(storage.clients)
         except Exception:  # must not end the session
-            LOG.exception("what a client left could not be ended")
+            LOG.exception("the channels that a client left could not be closed")
         if storage.trouble is not None:
             return storage.trouble
         if parent is not None and not parent.is_alive():

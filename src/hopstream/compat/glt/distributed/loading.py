@@ -245,7 +245,9 @@ def fanout_of(facts: GraphFacts, num_neighbors: Fanout) -> dict[EdgeType, list[i
     else:
         raise SettingsError(f"num_neighbors is {num_neighbors!r}; give neighbours per hop, as a list or per edge type")
     if len({len(counts) for counts in given.values()}) > 1:
-        raise SettingsError(f"num_neighbors has different numbers of hops: {given}; give as many for every edge type")
+        raise SettingsError(
+            f"num_neighbors has different numbers of hops: {given}; give the same number for every edge type"
+        )
     if any(not isinstance(count, int) or count < facts.least_count for counts in given.values() for count in counts):
         raise SettingsError(f"num_neighbors is {num_neighbors}; counts are integers from {facts.least_count}")
     num_hops = max(map(len, given.values()), default=0)

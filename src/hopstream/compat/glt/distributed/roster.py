@@ -171,15 +171,14 @@ class Roster:
             )
         if other.location != known.location:
             raise SettingsError(
-                f"two servers say that they are server {rank}: {other.location} and {known.location}; give each a "
-                "rank of its own"
+                f"two servers have rank {rank}: {other.location} and {known.location}; give each a rank of its own"
             )
 
     def _unjoined(self) -> list[int]:
         return [rank for rank in range(self._num_servers) if rank not in self._ranked["server"]]
 
     def _staying(self, role: str, frame: Frame) -> list[int]:
-        """Return the ranks that have neither left nor are gone.
+        """Return the ranks that have not left and are not gone.
 
         After the first deadline, ranks that never joined count as gone.
         """
@@ -229,7 +228,7 @@ class Member:
         silent_s = time.monotonic() - self._answered_at
         if silent_s > GONE_S + TURN_S + SLACK_S:
             return f"server 0 at {self.connection.location} has not answered for {silent_s:.0f} s"
-        return "all compute processes are gone, and none has said that it leaves" if self._is_abandoned else None
+        return "all compute processes are gone, and none of them left the session" if self._is_abandoned else None
 
     def join(self, timeout_s: float, **more: Any) -> list[str]:
         """Wait until all servers have joined; return their addresses in the order of ranks.
@@ -275,7 +274,7 @@ class Member:
                 self._is_abandoned, self.clients = bool(told["is_abandoned"]), frozenset(told["clients"])
                 self._answered_at = time.monotonic()
             except HopstreamError as error:  # requests to the server report the failure; the next heartbeat may succeed
-                LOG.info("%s %d could not say that it is there: %s", self._role, self._rank, error)
+                LOG.info("the heartbeat of %s %d failed: %s", self._role, self._rank, error)
 
     def _wait(self, step: str, timeout_s: float, what: str, **more: Any) -> dict[str, Any]:
         ends = time.monotonic() + timeout_s

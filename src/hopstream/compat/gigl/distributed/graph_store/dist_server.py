@@ -181,7 +181,7 @@ class DistServer(ServerOfParts):
         with ExitStack() as stack:
             for number, channel in channels:
                 logger.warning(
-                    "channel %d (%s) is given up: nobody used it for %g s, and its client is gone", number,
+                    "channel %d (%s) is dropped: it was not used for %g s, and its client is gone", number,
                     channel.worker_key, LEASE_S,
                 )  # fmt: skip
                 stack.callback(self._destroy, number, used_before)
@@ -368,9 +368,7 @@ class DistServer(ServerOfParts):
             state = next((s for s in self._backends.values() if s.backend_key == opts.backend_key), None)
             if state is None:
                 if len(self._backends) >= MAX_BACKENDS:
-                    raise RuntimeError(
-                        f"the server has {MAX_BACKENDS} backends, as many as it may have; shut loaders down"
-                    )
+                    raise RuntimeError(f"the server has {MAX_BACKENDS} backends, the maximum; shut loaders down")
                 runtime = SharedDistSamplingBackend(
                     data=self.dataset, worker_options=opts.worker_options, sampling_config=opts.sampling_config,
                     sampler_options=opts.sampler_options, degree_tensors=None,
@@ -379,8 +377,8 @@ class DistServer(ServerOfParts):
                 self._backends[state.backend_id] = state
             elif opts.sampler_options != state.runtime.sampler_options:
                 raise SettingsError(
-                    f"backend {opts.backend_key!r} samples with {state.runtime.sampler_options}, and "
-                    f"{opts.sampler_options} are asked for; choose another backend_key"
+                    f"backend {opts.backend_key!r} samples with {state.runtime.sampler_options}, but "
+                    f"{opts.sampler_options} was requested; choose another backend_key"
                 )
             state.clients.add(CALLER.get())
             state.used_at = time.monotonic()
@@ -401,7 +399,7 @@ class DistServer(ServerOfParts):
         with self._lock:
             backend = self._backends.get(opts.backend_id)
         if backend is None:
-            raise KeyError(f"there is no backend {opts.backend_id}; call init_sampling_backend first")
+            raise KeyError(f"backend {opts.backend_id} does not exist; call init_sampling_backend first")
         capacity = min(max(1, opts.buffer_capacity), backend.runtime.worker_options.buffer_capacity)
         channel = QueueChannel(capacity, max_bytes)
         state = ChannelState(opts.backend_id, opts.worker_key, channel, clients={CALLER.get()})
@@ -469,7 +467,7 @@ class DistServer(ServerOfParts):
             state = self._used(channel_id)
             backend = None if state is None else self._backends.get(state.backend_id)
         if state is None and not 0 < channel_id <= self._last_channel:
-            raise RuntimeError(f"there is no channel {channel_id}; call register_sampling_input first")
+            raise RuntimeError(f"channel {channel_id} does not exist; call register_sampling_input first")
         if backend is not None:
             try:
                 backend.runtime.start_new_epoch_sampling(channel_id, epoch)
@@ -523,7 +521,7 @@ class DistServer(ServerOfParts):
             state.used_at = time.monotonic()
         elif channel_id in self._given_up:
             raise RuntimeError(
-                f"channel {channel_id} was given up, as its client was not heard of for {LEASE_S:g} s; register the "
+                f"channel {channel_id} was dropped, because its client sent nothing for {LEASE_S:g} s; register the "
                 "input again"
             )
         return state

@@ -130,7 +130,7 @@ def _received_book(numbers: IntArray, partition_idx: int | None) -> PartitionBoo
 def _feature_info(dim: int, dtype: str) -> FeatureInfo:
     found = getattr(torch, dtype)
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"{dtype!r} is no dtype of torch")
+        raise ValueError(f"{dtype!r} is not a dtype of torch")
     return FeatureInfo(dim, found)
 
 

@@ -188,7 +188,7 @@ class SharedDistSamplingBackend:
         """
         wait_s = min(WAIT_SHARE * WAIT_S.get(), threading.TIMEOUT_MAX)
         if not self._starting.acquire(timeout=wait_s):
-            raise RuntimeError(f"the backend is being made by another caller, for {wait_s:g} s by now")
+            raise RuntimeError(f"another caller has been making the backend for {wait_s:g} s; call again")
         try:
             self._start()
         finally:

@@ -85,8 +85,8 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
     if named := [f"{name} is given" for name, value in given.items() if value is not None]:
         raise SettingsError(
             f"{', '.join(named)}; splits and labels are stored with the dataset: make them with "
-            "split_nodes, split_links or hold_out_links before write_parts, or name columns of splits where tables are "
-            "described"
+            "split_nodes, split_links or hold_out_links before write_parts, or name columns of splits in the "
+            "description of the tables"
         )
     if rank is None or world_size is None:
         if not torch.distributed.is_initialized():

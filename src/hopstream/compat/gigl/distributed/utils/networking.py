@@ -149,9 +149,9 @@ def wait_for_readiness_signal(
     while not path.exists():
         left_s = ends - time.monotonic()
         if left_s <= 0:
-            raise StoreTimeout(f"{path} was not there in {timeout:g} s; look whether servers started")
+            raise StoreTimeout(f"{path} did not exist within {timeout:g} s; check that servers started")
         if num_looks % log_every_n_attempts == 0:
-            LOG.info("waiting for %s, for %.0f s more", path, left_s)
+            LOG.info("waiting for %s, at most %.0f s more", path, left_s)
         num_looks += 1
         time.sleep(min(poll_interval, left_s))
 
@@ -206,7 +206,7 @@ def _cluster_of_environment() -> tuple[int, int, str]:
     missing = [name for name in names if not os.environ.get(name)]
     if missing:
         raise SettingsError(
-            f"environment variables that say what the cluster is are not set: {', '.join(missing)}; set all of "
+            f"environment variables that describe the cluster are not set: {', '.join(missing)}; set all of "
             f"{', '.join(names)} (Vertex AI's CLUSTER_SPEC is not read)"
         )
     readiness_uri = os.environ[GRAPH_STORE_READINESS_URI_ENV_KEY]
