@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.errors import ExtensionError
 
 import hopstream
 from hopstream.checks import Settings
@@ -71,11 +73,22 @@ def sign_settings(
     return str(signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)), None
 
 
+def check_reference(_app: object, env: BuildEnvironment) -> None:
+    """Fail if the reference lacks a public name."""
+    found = {name for name, _, _, _, _, _ in env.get_domain("py").get_objects()}
+    modules = [name for name in hopstream.__all__ if name != "errors" and inspect.ismodule(getattr(hopstream, name))]
+    public = {f"hopstream.{module}.{name}" for module in modules for name in getattr(hopstream, module).__all__}
+    missing = sorted(public - found)
+    if missing:
+        raise ExtensionError(f"docs/reference lacks {missing}")
+
+
 def setup(app: Sphinx) -> None:
     """Change docstrings before Napoleon reads them."""
     app.connect("autodoc-process-docstring", show_settings, priority=300)
     app.connect("autodoc-process-docstring", keep_colons, priority=400)
     app.connect("autodoc-process-signature", sign_settings)
+    app.connect("env-check-consistency", check_reference)
 
 
 project = author = copyright = "Hopstream"

@@ -64,7 +64,9 @@ def test_seeds(tmp_path: Path, is_table: bool):
     (tmp_path / "seeds.csv").write_text(f"#id\n{LONG}\n")
     write_parts(read_graph(folder), tmp_path / "parts", direction="out")
     seeds = tmp_path / "seeds.csv" if is_table else [LONG]
-    with pytest.raises(HopstreamError, match=r"seed 'xxx.*'… \(3,145,728 characters\) is no user") as caught:
+    with pytest.raises(
+        HopstreamError, match=r"seed 'xxx.*'… \(3,145,728 characters\) is not a node of type user"
+    ) as caught:
         export_subgraphs(tmp_path / "parts", SPEC, tmp_path / "x", seeds=seeds, num_workers=0)
     assert len(str(caught.value)) < 5 * MAX_QUOTED
 

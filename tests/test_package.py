@@ -18,7 +18,7 @@ PUBLIC = (
     "hopstream",
     *(f"hopstream.{name}" for name in ("dataset", "export", "graph", "load", "sample", "serve", "tfgnn")),
 )
-ALSO_PUBLIC = ("hopstream.errors", "hopstream.engine", "hopstream.engine.job")
+ALSO_PUBLIC = ("hopstream.errors",)
 DEVELOPERS = ("architecture.md", "wire-protocol.md")
 """Pages that show internal modules."""
 PAGES = [

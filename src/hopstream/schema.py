@@ -24,7 +24,9 @@ Direction = Literal["in", "out"]
 """``in`` groups edges by destination and follows them backwards; ``out`` groups by source and follows them forwards."""
 
 NODE: str = "node"
+"""The node type of a graph without types."""
 EDGE: EdgeType = ("node", "to", "node")
+"""The edge type of a graph without types."""
 NODE_ATTRIBUTES = frozenset(
     {"n_id", "input_id", "batch_size", "num_sampled_nodes", "num_nodes", "batch", "ptr", "seed_time"}
 )

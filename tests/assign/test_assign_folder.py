@@ -69,7 +69,7 @@ def test_the_number_of_parts_is_inferred_without_meta(tmp_path):
         ('{"num_parts": 3, "version": "2.0.0"}', FormatError, "has version '2.0.0'; this version reads 1.0.0"),
         ('{"num_parts": 3, "version": 1}', FormatError, "has version 1"),
         ('{"num_parts": 3, "algo_name": 7}', FormatError, "algo_name 7; it must be a string"),
-        ('{"num_parts": 4}', SettingsError, "is for 4 parts and 3 are asked for"),
+        ('{"num_parts": 4}', SettingsError, "is for 4 parts, but num_parts is 3"),
         ('{"num_parts": 2}', IdRangeError, r"a.txt\[1\] is 2; parts are numbered 0..1"),
     ],
 )
@@ -98,7 +98,7 @@ def test_only_folders_of_parts_are_replaced(tmp_path, typed_graph: Graph):
     assign_folder(typed_graph, out, PartitionSettings(num_parts=2, method="random"), overwrite=True)
     assert read_meta(out) == AssignMeta(num_parts=2, method="random")
     (out / "thesis.tex").write_text("mine")
-    with pytest.raises(SettingsError, match=r"holds 'thesis.tex' and is not a folder of parts"):
+    with pytest.raises(SettingsError, match=r"holds 'thesis.tex', so it is not a folder of parts"):
         assign_folder(typed_graph, out, HASHED, overwrite=True)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(SettingsError, match="is a file"):

@@ -76,14 +76,14 @@ BOUNDED = ("partition", "--parts", "2", "--memory", "1G")
         (("ingest",), ("--edge-delimiter", ","), "edge lists"),
         (("chunk",), ("--header", "yes"), "edge lists"),
         (BOUNDED, ("--nodes", "9"), "edge lists"),
-        (("ingest",), ("--split", "time"), "folders of OGB's"),
-        (("chunk",), ("--inverse-edges", "no"), "folders of OGB's"),
+        (("ingest",), ("--split", "time"), "OGB folders"),
+        (("chunk",), ("--inverse-edges", "no"), "OGB folders"),
         (BOUNDED, ("--ignore", "all"), ".npz files"),
     ],
 )
 def test_flags_for_what_is_no_table(run_command, tables: Path, tmp_path: Path, verb, flags, kind):
     result = run_command(*verb, tables, "--out", tmp_path / "c", "--on-dangling", "drop", *flags)
-    assert result.status == 2 and f"error: {flags[0]} is for {kind}, and" in result.err
+    assert result.status == 2 and f"error: {flags[0]} is only for {kind};" in result.err
     assert not (tmp_path / "c").exists()
 
 
@@ -92,7 +92,7 @@ def test_flags_for_what_is_no_table(run_command, tables: Path, tmp_path: Path, v
     [
         (("--chunks", "0"), "--chunks is 0; wanted 1 to"),
         (("--edges-format", "orc"), "--edges-format is 'orc'; wanted one of csv, parquet, numpy"),
-        (("--vector-rows",), "--vector-rows is for parquet"),
+        (("--vector-rows",), "--vector-rows is only for parquet"),
         (("--delimiter", "ab"), "--delimiter is 'ab'; wanted one ASCII character"),
         (("--leave-out", "node.z"), "--leave-out names 'node.z'; the graph has ['node.x', 'node__to__node.t']"),
     ],

@@ -90,7 +90,7 @@ def bad_sources(folder: Path) -> list[tuple[Path, str]]:
         (folder / "broken.npz", "broken.npz cannot be read as .npz"),
         (folder / "broken.json", "broken.json cannot be read as JSON"),
         (folder / "list.json", "list.json is list; wanted a JSON object"),
-        (folder / "graph.dat", "graph.dat is not read"),
+        (folder / "graph.dat", "graph.dat is not a known source"),
     ]
 
 

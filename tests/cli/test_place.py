@@ -170,7 +170,10 @@ def test_what_is_refused(tmp_path, chunks, run_command):
         (["--root", tmp_path / "in" / "r"], "the chunked graph"),
         (["--root", tmp_path / "holds"], "holds 'notes.txt', which does not belong to a dataset"),
         ([word for k in range(9) for word in ("--root", tmp_path / f"r{k}")], "9 roots are given for"),
-        (["--root", tmp_path / "a", "--root", tmp_path / "b", "--ip-config", tmp_path / "three"], "there are 2 roots"),
+        (
+            ["--root", tmp_path / "a", "--root", tmp_path / "b", "--ip-config", tmp_path / "three"],
+            "3 machines for 2 roots",
+        ),
         (["--tls"], "--tls is for the servers of --ip-config"),
     ]:
         refused = run_command(*chunks, *more)

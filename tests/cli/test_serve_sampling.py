@@ -97,7 +97,7 @@ def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
     results = [stop(processes, server) for server in servers]
     for result in results:
         assert (result.status, result.err.count("\n")) == (0, 0)
-        assert result.err.startswith(f"WARNING: {path} does not exist yet, so this server cannot find the others")
+        assert result.err.startswith(f"WARNING: {path} does not exist yet, so this server cannot find the other")
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_a_server_that_does_not_sample_says_so(processes, parts: Path):
         (("--sample", "--threads", "-1"), "--threads is -1"),
         (("--sample", "--credit", "0"), "--credit is 0"),
         (("--sample", "--lease-s", "0"), "--lease-s is 0"),
-        (("--sample", "--memory-bytes", "5000000"), "--memory-bytes is 5000000; a server needs 33554432"),
+        (("--sample", "--memory-bytes", "5000000"), "--memory-bytes is 5000000; a server needs at least 33554432"),
         (("--sample", "--peer-timeout-s", "0"), "--peer-timeout-s is 0"),
         (("--cluster", "tcp://nowhere"), "is not a location"),
         (("--log-level", "loud"), "--log-level is 'loud'; it must be one of debug, info, warning, error"),

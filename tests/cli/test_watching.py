@@ -85,5 +85,5 @@ def test_other_ports_are_refused(run_command, parts: Path, port: int):
 
 
 def test_a_host_needs_a_port():
-    with pytest.raises(SettingsError, match="there is no --metrics-port"):
+    with pytest.raises(SettingsError, match="given without --metrics-port; give both"):
         WatchSettings(metrics_host="0.0.0.0")

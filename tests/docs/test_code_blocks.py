@@ -21,7 +21,15 @@ from hopstream import ExampleLoader
 from hopstream.cli import main
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
+DOCUMENTS = [
+    p
+    for p in (
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs/reference").glob("*.md")),
+    )
+    if p.exists()
+]
 FENCE = re.compile(r"^```([\w{}-]*)\s*$")
 SKIP = re.compile(r"^<!--\s*skip:(.*?)-->$")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (ROOT, ROOT / "docs", ROOT / "examples" / "data")
+FOLDERS = (ROOT, ROOT / "docs", ROOT / "docs" / "reference", ROOT / "docs" / "contributing", ROOT / "examples" / "data")
 DOCUMENTS = [path for folder in FOLDERS for path in sorted(folder.glob("*.md"))]
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 

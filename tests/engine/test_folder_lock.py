@@ -45,5 +45,5 @@ def test_a_folder_that_is_replaced_while_it_is_locked(tmp_path, monkeypatch):
 def test_what_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
     for name in ("file", "nothing"):
-        with pytest.raises(FormatError, match="is no folder"), locked(tmp_path / name):
+        with pytest.raises(FormatError, match="is not a folder"), locked(tmp_path / name):
             pass

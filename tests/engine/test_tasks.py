@@ -106,7 +106,7 @@ def test_a_task_of_another_version_is_refused(function):
     ],
 )  # fmt: skip
 def test_what_is_no_outcome_is_refused(line):
-    with pytest.raises(EngineError, match="no outcome"):
+    with pytest.raises(EngineError, match="not a task result"):
         outcome(line)
 
 

@@ -97,7 +97,7 @@ def keys_by_all(store, node_type: str, raw: list) -> list[int]:
     by_lookup = ids.keys_of(batch.columns[0]).tolist()
     for one, key in zip(raw, by_lookup, strict=True):
         if key < 0:
-            with pytest.raises(IdRangeError, match=f"no node of type '{node_type}'"):
+            with pytest.raises(IdRangeError, match=f"is not a node of type '{node_type}'"):
                 index.keys_of([one])
         else:
             assert index.keys_of([one]).tolist() == [key]

@@ -83,7 +83,7 @@ def test_what_a_file_counts_is_counted(tmp_path):
         for name in set(table.schema.names) - {"structs", "of structs", "maps"}:
             less = ValueCounts(file.metadata, file.schema_arrow, [name])
             less.add(file.read_row_group(0).select([name]).slice(1))
-            with pytest.raises(FormatError, match=rf"whole has \d+ values in column '{name}'; its footer says \d+"):
+            with pytest.raises(FormatError, match=rf"whole has \d+ values in column '{name}', but its footer says \d+"):
                 less.check("whole", [0])
 
 

@@ -311,6 +311,6 @@ def test_what_came_to_the_place_meanwhile_is_not_replaced(verb: Verb, folder: Pa
         (folder / "got").mkdir(exist_ok=True)
         (folder / "got" / "mine").touch()
 
-    with pytest.raises(SettingsError, match=r"got holds ('mine' and is not a dataset|something)"):
+    with pytest.raises(SettingsError, match=r"got (holds 'mine' and is not a dataset|is not empty)"):
         verb.run(folder, progress=tell)
     assert dataset_tree(folder / "got") == {"mine": b""}

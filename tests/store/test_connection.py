@@ -121,10 +121,10 @@ def test_a_server_without_tls_is_told(typed_case: Case) -> None:
          "no TLS connection could be made ([SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get); "
          "check the roots, the certificates"),
         (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:2580)"),
-         "no TLS connection could be made ([SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca): the server refuses the "
-         "certificate of this client; give one that leads to the server's --client-ca"),
-        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required (_ssl.c:2580)"),
-         "no TLS connection could be made ([SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required): "
+         "no TLS connection could be made ([SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca): the server refuses "
+         "the certificate of this client; give one that leads to the server's --client-ca"),
+        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate (_ssl.c:2580)"),
+         "no TLS connection could be made ([SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate): "
          "the server refuses the certificate of this client"),
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"),
          "the server has no TLS; write tcp:// instead of tls://"),

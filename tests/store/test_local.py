@@ -44,4 +44,4 @@ def test_an_error_of_a_message_is_no_damage(typed_case: Case) -> None:
     with typed_case.local() as store:
         assert store.explain_damage(error) is error
         explained = store.explain_damage(IdRangeError("id 9 is outside 0..8"))
-    assert str(explained).startswith("id 9 is outside 0..8; the dataset is damaged: hopstream verify ")
+    assert str(explained).startswith("id 9 is outside 0..8; the dataset is damaged: run hopstream verify ")

@@ -419,7 +419,7 @@ def test_a_wrong_token_is_told(served: Served) -> None:
     assert served.security is not None
     security = ClientSecurity(token="wrong", roots=served.security.roots)
     connection = Connection(served.listener.location, security)
-    with pytest.raises(AccessDenied, match=r"refused echo: the token is missing or wrong; give the token"):
+    with pytest.raises(AccessDenied, match=r"refused echo: the token is missing or wrong; give a token that is in"):
         connection.ask(ECHO, 10, "echo")
     connection.close()
 

@@ -513,7 +513,7 @@ class _BatchJob:
 
 @contextmanager
 def _own_access(what: str) -> Iterator[None]:
-    """Raise ``StoreUnavailable`` in place of ``AccessDenied`` inside the context, where this server asks its peers.
+    """Turn an ``AccessDenied`` by a peer into ``StoreUnavailable`` inside the context.
 
     ``AccessDenied`` would end trainers whose own token is valid. At ``StoreUnavailable`` they ask another server, or
     retry.

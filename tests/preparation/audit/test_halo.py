@@ -166,7 +166,7 @@ CONTRADICTIONS = {
     "a part less": (lambda h: h["parts"].pop(), "has content"),
     "other hops": (lambda h: h.update(hops=5), "has content"),
     "other features": (lambda h: h["features"].update(user=["y"]), "has content"),
-    "a negative count": (lambda h: h["parts"][0]["nodes"].update(user=-1), "no count"),
+    "a negative count": (lambda h: h["parts"][0]["nodes"].update(user=-1), "not a count"),
     "no files": (lambda h: h["files"].clear(), "has content"),
 }
 
@@ -252,7 +252,7 @@ def forget_a_type(parts, part, sampled, features, budget):
 SELECTIONS = {
     choose_nothing: "holds 0 bytes, and the likeliest row",
     choose_the_coldest: "lacks rows that are likelier",
-    choose_too_few: "are to be used up",
+    choose_too_few: "must be used up",
     choose_too_many: "300 are allowed",
     forget_a_type: "lacks rows that are likelier",
 }

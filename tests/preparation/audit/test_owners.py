@@ -81,5 +81,5 @@ def test_what_is_no_folder_of_owners(written, owners):
     np.save(owners / "paper.npy", np.zeros(59, np.int32))
     with pytest.raises(SchemaError, match="one integer for each of 60 nodes"):
         hopstream.verify_dataset(written / "parts", owners=owners)
-    with pytest.raises(FormatError, match="is no folder"):
+    with pytest.raises(FormatError, match="is not a folder"):
         hopstream.verify_dataset(written / "parts", owners=owners / "none")

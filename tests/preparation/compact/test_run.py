@@ -87,7 +87,7 @@ def test_refusals(tmp_path):
     folder = (tmp_path / "d").stat()
     assert not compact(tmp_path / "d").book.deltas
     assert (tmp_path / "d").stat().st_ino == folder.st_ino  # there was nothing to do
-    with pytest.raises(SettingsError, match="nothing appended"):
+    with pytest.raises(SettingsError, match="has no deltas, so there is nothing to compact"):
         compact(tmp_path / "d", partitions_dir=tmp_path / "owners")
     append(tmp_path / "d", **grown_graph().added(2))
     with locked(tmp_path / "d"), pytest.raises(StateError, match="by another process"):

@@ -133,7 +133,7 @@ def test_bad_owners_are_named(tmp_path, monkeypatch, rng):
         ("0\n" * 49, SchemaError, "has 49 parts"),
         ("0\n" * 51, SchemaError, "more than 50|has 51"),
         ("0\n" * 49 + "x\n", ValueError, "one part number per line"),
-        ("0 1\n" * 25, ValueError, "line 1 is .0 1.; one part number per line"),
+        ("0 1\n" * 25, ValueError, "line 1 is .0 1.; wanted one part number per line"),
         ("0\n" * 49 + "7", IdRangeError, r"\[49\] is 7"),
     ]:
         text.write_text(content)
@@ -156,7 +156,7 @@ def test_parts_are_counted(tmp_path, monkeypatch, rng):
     assert dispatch(*places, num_workers=0, overwrite=True).book.num_parts == 3
     meta.write_text('{"version": "1.0", "num_parts": 5, "algo_name": "random"}')
     assert dispatch(*places, num_workers=0, overwrite=True).book.num_parts == 5
-    with pytest.raises(SettingsError, match="is for 5 parts and 3 are asked for"):
+    with pytest.raises(SettingsError, match="is for 5 parts, but num_parts is 3"):
         dispatch(*places, num_workers=0, num_parts=3, overwrite=True)
     meta.write_text("{}")
     with pytest.raises(ValueError, match="has num_parts None"):

@@ -146,7 +146,7 @@ def test_wrong_owners_are_named(tmp_path, old):
             reshard_here(tmp_path, partitions_dir=owners, method="file")
         assert sorted(p.name for p in tmp_path.iterdir()) == ["old", "owners"]
     (owners / "partition_meta.json").write_text('{"version": "1.0.0", "num_parts": 7, "algo_name": "mine"}')
-    with pytest.raises(SettingsError, match="is for 7 parts and 2 are asked for"):
+    with pytest.raises(SettingsError, match="is for 7 parts, but num_parts is 2"):
         reshard_here(tmp_path, partitions_dir=owners, method="file")
 
 
