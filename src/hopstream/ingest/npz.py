@@ -42,6 +42,7 @@ from hopstream.ingest.objects.attributes import (
 )
 from hopstream.ingest.objects.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
+from hopstream.uris import local_path
 
 SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
 TAKEN_FROM = "links.taken_from"
@@ -134,14 +135,16 @@ def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[st
         )
 
 
-def write_npz(graph: Graph, path: Path) -> None:
+def write_npz(graph: Graph, path: str | Path) -> None:
     """Write a graph to one compressed ``.npz`` file; ``read_npz`` reads an equal graph in the same order.
 
     Names of arrays always contain types. The file is written under a temporary name and renamed.
 
     Raises:
         SchemaError: A name has another meaning in the file, for example a feature ``edge_index``.
+        SettingsError: ``path`` is not local.
     """
+    path = local_path(path)
     arrays: dict[str, Array] = {}
     for node_type, nodes in graph.nodes.items():
         _check_label(node_type, is_edge=False)
