@@ -236,8 +236,9 @@ MAX_PLACE = (1 << 63) - 1
 class ExampleDataset(IterableDataset[Any]):
     """The batches of ``ExampleLoader`` for ``DataLoader(dataset, batch_size=None, num_workers=…)``.
 
-    Worker ``w`` of ``n`` makes batches ``w``, ``w + n``, …, and the ``DataLoader`` takes them from the workers in turn.
-    So every batch comes once, in the order of ``ExampleLoader``. Ranks are options as of ``ExampleLoader``.
+    It is a :class:`torch.utils.data.IterableDataset`. Worker ``w`` of ``n`` makes batches ``w``, ``w + n``, …, and the
+    ``DataLoader`` takes them from the workers in turn. So every batch comes once, in the order of ``ExampleLoader``.
+    Ranks are options as of ``ExampleLoader``.
 
     Unlike in ``ExampleLoader``, the next iteration is not the next epoch by itself. Call ``set_epoch`` before each
     iteration; otherwise every iteration is the same epoch, in the same order.

@@ -109,7 +109,8 @@ class ConsumerSettings(Settings):
 
     Attributes:
         transform: Function of one batch, called in the thread that made the batch; the loader gives out its result.
-        collate: ``pyg`` for ``Data`` or ``HeteroData``, ``numpy`` for arrays without torch.
+        collate: ``pyg`` for :class:`torch_geometric.data.Data` or :class:`torch_geometric.data.HeteroData`,
+            ``numpy`` for arrays without torch.
         num_threads: Threads that make whole batches; 0 makes them in the caller's thread.
         prefetch: Finished batches that may wait for the consumer, beyond one per thread.
         pin_memory: Put tensors into page-locked memory, so that copies to a GPU overlap with computation.

@@ -74,9 +74,10 @@ def graph_from_data(data: DataObjects) -> Graph:
     names bool features that are named like splits.
 
     Args:
-        data: A ``Data`` or ``HeteroData``; or the three objects for training, validation and testing that PyG's
-            ``RandomLinkSplit`` returns. In that case the graph has the nodes and edges of the first, and the links of
-            all three as label types with splits (see ``hopstream.ingest.objects.link_splits``).
+        data: A :class:`torch_geometric.data.Data` or :class:`torch_geometric.data.HeteroData`; or the three objects for
+            training, validation and testing that PyG's ``RandomLinkSplit`` returns. In that case the graph has the
+            nodes and edges of the first, and the links of all three as label types with splits (see
+            ``hopstream.ingest.objects.link_splits``).
 
     Raises:
         SchemaError: The object is not a data object, keeps its edges in ``adj_t``, or has no ``edge_index`` or no edge
