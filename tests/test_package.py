@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hopstream
+from tests.docs.test_code_blocks import read_blocks
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = (
@@ -24,7 +25,8 @@ DEVELOPERS = ("architecture.md", "wire-protocol.md")
 PAGES = [
     ROOT / "README.md",
     *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in DEVELOPERS),
-    *sorted((ROOT / "examples").glob("*.py")),
+    *sorted((ROOT / "docs/reference").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.py")),
 ]
 
 LATE = ("torch_geometric", "pytorch_lightning", "lightning")
@@ -52,17 +54,21 @@ def test_every_public_name_loads(module: str):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_and_examples_import_public_names_only(path: Path):
-    found = re.findall(
-        r"^ *(?:from (hopstream[\w.]*) import (.+)|import (hopstream[\w.]*))", path.read_text(), re.MULTILINE
-    )
-    for module, names, imported in found:
-        used = module or imported
-        if used.startswith("hopstream.compat") or used in (*PUBLIC, *ALSO_PUBLIC):
-            known = getattr(importlib.import_module(used), "__all__", ()) if module in PUBLIC else ()
-            unknown = {name.strip() for name in names.strip("()").split(",")} - {*known, ""} if known else set()
-            assert not unknown, f"{used} has no public {unknown}"
+    text = path.read_text()
+    sources = [text] if path.suffix == ".py" else [one.text for one in read_blocks(text) if one.language == "python"]
+    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.Import):
+            used = {alias.name for alias in node.names if alias.name.partition(".")[0] == "hopstream"}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "hopstream":
+            used = {node.module}
+            if node.module in PUBLIC:
+                known = {*importlib.import_module(node.module).__all__, "__version__"}
+                unknown = {alias.name for alias in node.names} - known
+                assert not unknown, f"{node.module} has no public {unknown}"
         else:
-            raise AssertionError(f"{used} is not public")
+            continue
+        for module in used:
+            assert module in (*PUBLIC, *ALSO_PUBLIC) or module.startswith("hopstream.compat."), module
 
 
 def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones():
