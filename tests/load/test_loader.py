@@ -446,7 +446,7 @@ def test_a_folder_that_is_no_dataset_is_refused(tmp_path):
         ({"direction": "backward"}, SettingsError, "'backward'; it must be one of in, out"),
         ({"num_neighbors": []}, SettingsError, "num_neighbors has 0 hops"),
         ({"num_neighbors": 5}, SettingsError, "one number per hop"),
-        ({"node_features": ["z"]}, UnknownNameError, "no feature 'z'"),
+        ({"node_features": ["z"]}, UnknownNameError, "feature 'z' does not exist"),
         ({"collate": "dgl"}, SettingsError, "'dgl'; it must be one of pyg, numpy"),
         ({"num_threads": -1}, SettingsError, "num_threads is -1"),
         ({"buffer_bytes": -1}, SettingsError, "buffer_bytes is -1"),

@@ -102,10 +102,10 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
         (
             ("paper", ["a"]),
             SettingsError,
-            r"seeds\[0\] is 'a'; but seeds are integer keys 0..59 .* the key of a raw id is its position",
+            r"seeds\[0\] is 'a', but seeds are integer keys 0..59 .* the key of a raw id is its position",
         ),
-        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a'; but seeds are integer keys 0..59"),
-        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a'; but seeds are integer keys 0..59"),
+        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a', but seeds are integer keys 0..59"),
+        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a', but seeds are integer keys 0..59"),
         (("paper", [[1], [2]]), SettingsError, "one-dimensional"),
         (("paper", 3), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
         (("paper", torch.tensor(3)), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
