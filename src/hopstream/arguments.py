@@ -45,7 +45,7 @@ def called_with(
 
 
 class Arguments:
-    """Reads the arguments of a call into a record."""
+    """Reader of the arguments of a call into a record."""
 
     def __init__(self, record: Callable[..., Any], other: Mapping[str, str]) -> None:
         """Read into ``record``, a dataclass; ``other`` maps refused names to remedies."""

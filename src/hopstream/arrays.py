@@ -76,7 +76,7 @@ class RaggedArray:
     is_string: bool = False
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Any:
@@ -606,7 +606,7 @@ def check_file(path: Path, record: FileRecord) -> None:
 
 
 def is_within(values: Array, first: int, stop: int) -> bool:
-    """Whether all integers of an array are in ``[first, stop)``."""
+    """Return whether all integers of an array are in ``[first, stop)``."""
     if len(values) <= FEW:
         return all(first <= value < stop for value in values.tolist())
     return int(values.min()) >= first and int(values.max()) < stop

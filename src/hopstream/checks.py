@@ -159,7 +159,7 @@ def read_integer(name: str, value: object, low: int | None = None, high: int | N
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number; True and False are not."""
+    """Return whether a value is a real number; True and False are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -53,7 +53,7 @@ REVERSE_PREFIX = "rev_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSchema:
-    """One column: a value of fixed shape per row, a ragged list per row, or a string per row.
+    """Schema of a column: a value of fixed shape, a ragged list, or a string per row.
 
     Attributes:
         dtype: One of ``NUMERIC_DTYPES``, or ``"string"`` (UTF-8).
@@ -76,12 +76,12 @@ class FeatureSchema:
 
     @property
     def is_string(self) -> bool:
-        """Rows are strings."""
+        """Whether rows are strings."""
         return self.dtype == STRING
 
     @property
     def is_fixed_width(self) -> bool:
-        """Every row takes the same number of bytes."""
+        """Whether every row takes the same number of bytes."""
         return not (self.is_ragged or self.is_string)
 
     @property
@@ -354,7 +354,7 @@ def reverse_by_name(edge_type: EdgeType, among: Container[EdgeType]) -> EdgeType
 
 
 def is_edge_type(value: object) -> TypeGuard[EdgeType]:
-    """Whether a value is a tuple of three names: source type, relation, destination type."""
+    """Return whether a value is a tuple of three names: source type, relation, destination type."""
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(name, str) for name in value)
 
 

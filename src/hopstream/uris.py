@@ -18,18 +18,18 @@ _USERINFO = re.compile(r"(?<=://)[^\s/?#'\"]*@")
 
 
 def is_uri(text: str) -> bool:
-    """Whether a text is a URI; if not, it is a local path."""
+    """Return whether a text is a URI; if not, it is a local path."""
     return _SCHEME.match(text) is not None
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is the address of a server, or a comma-separated list of such addresses."""
+    """Return whether a text is the address of a server, or a comma-separated list of such addresses."""
     found = _SCHEME.match(text.lstrip())
     return found is not None and found[1].lower() in _SERVERS
 
 
 def is_broken_uri(text: str) -> bool:
-    """Whether a text was a URI that ``Path`` collapsed to one slash."""
+    """Return whether a text was a URI that ``Path`` collapsed to one slash."""
     return _ONE_SLASH.match(text) is not None
 
 

@@ -77,7 +77,7 @@ class Constraints:
 
 
 class ConstraintBuilder:
-    """Collects groups. Groups with amounts must come first.
+    """Collector of groups. Groups with amounts must come first.
 
     [Cost] Memory: 4 bytes per node and group, and another 8 per weighted group if two groups or more have amounts.
     """

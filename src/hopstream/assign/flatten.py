@@ -65,7 +65,7 @@ BLOCK_EDGES = 1 << 18
 
 
 class EdgeBuckets:
-    """Groups edges by node in memory; see ``kernels/adjacency.py``. Edges may come in any order.
+    """Grouping of edges by node in memory; see ``kernels/adjacency.py``. Edges may come in any order.
 
     [Cost] Memory: 24 bytes per edge, 8 per node, and for each thread 8 per edge end of the largest bucket.
     """
@@ -240,7 +240,7 @@ def type_offsets(num_nodes: Mapping[str, int]) -> dict[str, int]:
 
 
 class AdjacencyBuilder:
-    """Groups edges by node. Edges may come in any order.
+    """Grouping of edges by node, in memory or in files. Edges may come in any order.
 
     [Algorithm] If ``EdgeBuckets`` fit into the memory, the builder uses them. Otherwise it sorts externally. It writes
         sorted runs of a quarter of the memory to a file. Then it takes ranges of nodes whose edges fill a quarter of

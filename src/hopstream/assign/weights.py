@@ -36,7 +36,7 @@ def node_weights(graph: Graph | AssignSource, settings: PartitionSettings) -> di
 
 
 class LoadCounter:
-    """Sums the weight of each node, and the number of its edges if needed, over blocks of edges.
+    """Sums of each node's weight, and of its number of edges if needed, over blocks of edges.
 
     [Cost] 8 bytes per node; 16 if edges are balanced in addition to another load.
     """

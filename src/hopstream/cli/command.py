@@ -352,4 +352,4 @@ def _common_options(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="show the version and exit")
     ] = False,
 ) -> None:
-    """Options before the verb; typer acts on them while it reads them."""
+    """Accept the options before the verb; typer acts on them while it reads them."""

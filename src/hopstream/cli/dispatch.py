@@ -90,7 +90,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 
 def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
-    """Whether an earlier command was interrupted while it placed the finished dataset."""
+    """Return whether an earlier command was interrupted while it placed the finished dataset."""
     from hopstream.dataset.manifest import read_manifest
     from hopstream.dataset.paths import MANIFEST
     from hopstream.transfer.place import is_being_placed

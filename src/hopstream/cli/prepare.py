@@ -71,7 +71,7 @@ def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
 
 
 class PhaseProgress:
-    """Shows the progress of a preparation, with the number of each phase."""
+    """Reporter of the progress of a preparation, with the number of each phase."""
 
     def __init__(self, output: Output, bars: Progress) -> None:
         """Start without phases."""

@@ -145,7 +145,7 @@ FIRST_LINE_S, NEXT_LINES_S = 10.0, 30.0
 
 
 class ProgressLog:
-    """Writes a line from time to time: the stage, its progress, and its running time.
+    """Log with a line from time to time: the stage, its progress, and its running time.
 
     A thread writes the lines, so they appear even in a stage that reports nothing for an hour, such as a partitioning
     by a library.

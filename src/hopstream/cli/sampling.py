@@ -239,7 +239,7 @@ def _changed(*records: object) -> Iterator[str]:
 
 
 class _Opener:
-    """Opens the whole graph for sampling.
+    """Callable that opens the whole graph for sampling.
 
     The server's own parts come from its folder, other parts from its peers.
     """

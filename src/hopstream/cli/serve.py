@@ -189,7 +189,7 @@ def _say_ended(output: Output, server: StoreServer, ending: _Ending) -> None:
 
 
 class _StopRequests:
-    """Stops a server on signals or at the end of stdin; also if these come before the server has started."""
+    """Context that stops a server on signals or at the end of stdin, even if these precede its start."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings

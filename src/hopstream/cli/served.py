@@ -48,7 +48,7 @@ def brought_here(dataset: str, settings: ServeSettings, output: Output) -> Path:
 
 
 def as_listed(dataset: Path, settings: ServeSettings) -> ServeSettings:
-    """With ``server``, replace parts and address by those in the dataset's ``cluster.json``.
+    """Replace, with ``server``, parts and address by those in the dataset's ``cluster.json``.
 
     Raises:
         SettingsError: The file lists no such server, or parts or address are given in two ways.

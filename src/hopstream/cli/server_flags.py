@@ -152,7 +152,7 @@ class LogSettings:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats log records for people.
+    """Formatter of log records for people.
 
     Text from clients can neither control the terminal nor fake a record: control characters are replaced, and all lines
     but the first are indented.
@@ -172,7 +172,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats log records as JSON objects of one line."""
+    """Formatter of log records as JSON objects of one line."""
 
     def __init__(self) -> None:
         """Start without a server's address."""

@@ -263,7 +263,7 @@ def _is_ogb(path: Path) -> bool:
 
 
 def is_tables(path: Path) -> bool:
-    """Whether a path is the description of tables, or a folder with one."""
+    """Return whether a path is the description of tables, or a folder with one."""
     from hopstream.ingest.chunked import is_chunked
 
     if (path / "manifest.json").exists() or are_partitions(path):

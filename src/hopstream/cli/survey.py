@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """One server at one time.
+    """State of a server at one time.
 
     Attributes:
         entry: Its entry in the cluster.
@@ -93,7 +93,7 @@ class ServerState:
 
 
 class Survey:
-    """Polls all servers of a cluster."""
+    """Poller of all servers of a cluster."""
 
     def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
         """Prepare the connections; no server is polled yet.
@@ -121,7 +121,7 @@ class Survey:
 
 
 class _Watched:
-    """One server, and its last answer."""
+    """Server, and its last answer."""
 
     def __init__(self, entry: ServerEntry, settings: StoreSettings) -> None:
         self._entry = entry

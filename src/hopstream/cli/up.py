@@ -196,7 +196,7 @@ class Children:
 
 @dataclass(slots=True)
 class StopSignals:
-    """Counts the signals that ask this process to stop."""
+    """Number of signals that have asked this process to stop."""
 
     count: int = 0
 
@@ -593,7 +593,7 @@ def _free_cluster_file(path: Path) -> None:
 
 
 def _is_listening(location: str) -> bool:
-    """Whether a process accepts connections at an address.
+    """Return whether a process accepts connections at an address.
 
     A socket without permission for this user counts as one that does.
     """

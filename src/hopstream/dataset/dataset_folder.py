@@ -30,7 +30,7 @@ UNFINISHED = re.compile(r"\.(manifest|roots|cluster)\.json\.[0-9]+\.partial")
 
 
 class CheckTarget(Protocol):
-    """Refuses a place that must not be replaced, such as ``check_target`` for datasets."""
+    """Function that refuses a place that must not be replaced, such as ``check_target`` for datasets."""
 
     def __call__(self, out: Path, /, *, overwrite: bool) -> None:
         """Raise ``SettingsError`` if the place must not be replaced."""

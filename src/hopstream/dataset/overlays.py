@@ -90,7 +90,7 @@ def _shared(left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowReader:
-    """Reads the newest rows of one part, edge type and direction from mapped arrays.
+    """Reader of the newest rows of one part, edge type and direction from mapped arrays.
 
     Attributes:
         pieces: The part's own edges, then those of its overlays, oldest first.

@@ -129,7 +129,7 @@ class Contents(Protocol):
 
     @property
     def has_edge_keys(self) -> bool:
-        """Keys of edges are stored."""
+        """Whether keys of edges are stored."""
 
     @property
     def time_attr(self) -> str | None:
@@ -141,7 +141,7 @@ class Contents(Protocol):
 
     @property
     def has_neighbor_keys(self) -> bool:
-        """Keys of neighbours are stored."""
+        """Whether keys of neighbours are stored."""
 
 
 def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:
@@ -253,7 +253,7 @@ MAX_FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """One root of a dataset.
+    """Root of a dataset.
 
     Attributes:
         uri: A local folder, or a URI of a file system or object store.

@@ -43,7 +43,7 @@ def make_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 
 class RegionWriter:
-    """Writes ranges of a dataset's files, and records them."""
+    """Writer of ranges of a dataset's files, which records them."""
 
     def __init__(self, root: Path) -> None:
         """Set the root folder. Nothing is written yet."""

@@ -547,7 +547,7 @@ def own_type(entity: Entity) -> str:
 
 
 class KeyMarks:
-    """Checks that keys are ``0..num_keys - 1``, each once."""
+    """Marks of seen keys, to check that keys are ``0..num_keys - 1``, each once."""
 
     def __init__(self, where: str, num_keys: int) -> None:
         """Start without keys; ``where`` names the source of the keys in errors."""

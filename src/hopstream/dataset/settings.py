@@ -20,7 +20,7 @@ MAX_PARTS = 99_999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings(Settings):
-    """How a graph is partitioned, and what each part stores. The constructor checks every field.
+    """Settings of partitioning, and of what each part stores. The constructor checks every field.
 
     Raises:
         SettingsError: A field has an invalid value.

@@ -12,7 +12,7 @@ from hopstream.errors import WorkerLost
 
 
 class Losses:
-    """Counts the lost workers of each task."""
+    """Counter of the lost workers of each task."""
 
     def __init__(self, retries: int) -> None:
         """Allow each task this many retries."""
@@ -43,7 +43,7 @@ OnDone = Callable[[Task, Any], None]
 
 
 class Engine(ABC):
-    """Runs tasks. An engine belongs to one thread. The code that opens an engine must close it."""
+    """Base class of engines, which run tasks. An engine belongs to one thread; its opener must close it."""
 
     @property
     @abstractmethod

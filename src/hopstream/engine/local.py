@@ -35,7 +35,7 @@ def local_engine(num_workers: int = 0, *, settings: EngineSettings | None = None
 
 
 class InProcessEngine(Engine):
-    """Runs tasks one after the other in this process."""
+    """Engine that runs tasks one after the other in this process."""
 
     @property
     def num_workers(self) -> int:
@@ -51,7 +51,7 @@ class InProcessEngine(Engine):
 
 
 class WorkerPool(Engine):
-    """Runs tasks in worker processes, which start on first use and live until ``close``."""
+    """Engine that runs tasks in worker processes, which start on first use and live until ``close``."""
 
     def __init__(self, num_workers: int, settings: EngineSettings) -> None:
         """Start no worker yet."""

@@ -34,7 +34,7 @@ again, but no disk read while it is in the page cache."""
 
 
 class _Watch:
-    """Samples memory in a thread while a caller is inside ``watched``."""
+    """Sampler of memory, in a thread, while a caller is inside ``watched``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

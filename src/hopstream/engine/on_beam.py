@@ -79,7 +79,7 @@ def run_into(line: str, folder: str) -> None:
 
 
 class BeamEngine(Engine):
-    """Runs each ``map`` as one pipeline."""
+    """Engine that runs each ``map`` as one pipeline."""
 
     def __init__(self, options: list[str], num_workers: int, settings: EngineSettings) -> None:
         """Store what pipelines run with.

@@ -65,7 +65,7 @@ class _Running:
 
 
 class RayEngine(Engine):
-    """Runs each task as a Ray task of one processor."""
+    """Engine that runs each task as a Ray task of one processor."""
 
     def __init__(self, num_workers: int | None, settings: EngineSettings, *, is_ours: bool) -> None:
         """Use the cluster that this process is connected to.

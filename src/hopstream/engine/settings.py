@@ -139,7 +139,7 @@ def memory_bytes(text: object, name: str = "memory") -> int:
 
 
 def read_bytes(name: str, value: object) -> int:
-    """A number of bytes, or a size in units; see ``memory_bytes``.
+    """Read a number of bytes, or a size in units; see ``memory_bytes``.
 
     Raises:
         SettingsError: It is neither, or below 0.

@@ -31,7 +31,7 @@ _FUNCTIONS: dict[str, TaskFunction] = {}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One piece of work.
+    """Piece of work.
 
     Attributes:
         name: Name, unique in the job, of letters, digits and ``_.,=+@-``.

@@ -129,7 +129,7 @@ class _Opening(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
 
 
 class _Name(_Opening):
-    """Replaces raw ids by the dataset's own text of them."""
+    """Stage that replaces raw ids by the dataset's own text of them."""
 
     def process(self, seed: bytes | tuple[bytes, bytes]) -> Iterable[bytes | tuple[bytes, bytes]]:
         """Return the normalized seed; sampling refuses unknown nodes and seeds of the wrong kind."""
@@ -144,7 +144,7 @@ class _Name(_Opening):
 
 
 class _Sample(_Opening):
-    """Samples batches."""
+    """Stage that samples batches."""
 
     def process(self, batch: list[Numbered]) -> Iterable[tuple[bytes, bytes]]:
         """Return the samples of a batch."""

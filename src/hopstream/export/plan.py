@@ -273,7 +273,7 @@ def in_words_of_spec(message: str, plan: SamplePlan) -> str:
 
 
 def starts_from_links(plan: SamplePlan) -> bool:
-    """Whether each tree of a plan grows from the two ends of a link."""
+    """Return whether each tree of a plan grows from the two ends of a link."""
     return len(plan.seed_types) == 2
 
 

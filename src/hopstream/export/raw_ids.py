@@ -60,7 +60,7 @@ def id_feature_of(schema: GraphSchema, node_type: str, feature: str | None) -> s
 
 
 def can_be_ids(schema: FeatureSchema) -> bool:
-    """Whether a feature has one string or integer per node."""
+    """Return whether a feature has one string or integer per node."""
     is_single = not schema.shape and not schema.is_ragged
     return is_single and (schema.is_string or np.dtype(schema.dtype).kind in "iu")
 

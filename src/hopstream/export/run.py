@@ -134,7 +134,7 @@ def export_subgraphs(  # noqa: PLR0913  source, spec, output, seeds, settings an
 
 
 def _is_whole(path: Path, result: dict[str, Any] | None) -> bool:
-    """Whether a shard exists with the size that its task reported."""
+    """Return whether a shard exists with the size that its task reported."""
     try:
         return result is not None and path.stat().st_size == result["bytes"]
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def _check_suffix(stem: str, file_format: str) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class ExportJob:
-    """One call of ``export_subgraphs``."""
+    """Job of one call of ``export_subgraphs``."""
 
     work: WorkFolder
     place: Path

@@ -222,7 +222,7 @@ def schema_of_samples(
 
 
 class SampleMaker:
-    """Makes the samples of seeds given by key. Not thread-safe: each thread needs its own."""
+    """Maker of the samples of seeds given by key. Not thread-safe: each thread needs its own."""
 
     def __init__(self, store: Store, sampling: SeedSampling) -> None:
         """Check the sampling against the store.

@@ -18,7 +18,7 @@ Seed = RawId | tuple[RawId, RawId]
 
 
 class SeedSampler:
-    """Samples ``tf.Example`` messages for raw seeds.
+    """Sampler of ``tf.Example`` messages for raw seeds.
 
     A sampler is not thread-safe, but samplers of different threads may share stores and indexes.
     """

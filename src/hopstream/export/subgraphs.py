@@ -60,7 +60,7 @@ class TreeItems:
 
 
 class SubgraphMaker:
-    """Samples graph tensors from a store. One thread uses one maker."""
+    """Maker of graph tensors, sampled from a store. One thread uses one maker."""
 
     def __init__(self, store: Store, plan: SamplePlan, features: Mapping[str | EdgeType, Sequence[str]]) -> None:
         """Check the plan against the store.

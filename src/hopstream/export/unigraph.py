@@ -343,7 +343,7 @@ def write_unigraph(
 
 
 def is_read_in_pieces(source: Path) -> bool:
-    """Whether a path is a dataset or a chunked graph, which ``write_unigraph`` reads in pieces."""
+    """Return whether a path is a dataset or a chunked graph, which ``write_unigraph`` reads in pieces."""
     return (source / MANIFEST).is_file() or _chunked_metadata(source) is not None
 
 

@@ -53,7 +53,7 @@ class SplitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSettings(Settings):
-    """How nodes or links are split. The descriptions say nodes; they apply to links as well.
+    """Settings of splits of nodes or links. The descriptions say nodes; they apply to links as well.
 
     Attributes:
         val: Share or number of the validation nodes; 0 makes no such split, and removes an old one of that name.

@@ -28,7 +28,7 @@ def dtype_name(arrow_type: pa.DataType) -> str | None:
 
 
 def is_list_type(arrow_type: pa.DataType) -> bool:
-    """Whether a type is a list type: fixed or variable length, or a tensor of fixed shape."""
+    """Return whether a type is a list type: fixed or variable length, or a tensor of fixed shape."""
     is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return isinstance(arrow_type, pa.FixedShapeTensorType) or any(check(arrow_type) for check in is_list)
 
@@ -95,7 +95,7 @@ def _num_leaves(arrow_type: pa.DataType) -> int:
 
 
 def _is_of_one(arrow_type: pa.DataType) -> bool:
-    """Whether a column holds single values or (nested) lists of them: no maps and no structs."""
+    """Return whether a column holds single values or (nested) lists of them: no maps and no structs."""
     while is_list_type(arrow_type):
         arrow_type = getattr(arrow_type, "storage_type", arrow_type).value_type
     return not pa.types.is_nested(arrow_type)

@@ -175,7 +175,7 @@ def cells_of(line: bytes, delimiter: str) -> list[str]:
 
 
 def is_integer(cell: str) -> bool:
-    """Whether a cell is an integer, of any size."""
+    """Return whether a cell is an integer, of any size."""
     return _INTEGER.fullmatch(cell) is not None
 
 
@@ -205,7 +205,7 @@ class Joined:
         self._blocks, self._rest = blocks, b""
 
     def peek(self) -> bool:
-        """Whether bytes are left."""
+        """Return whether bytes are left."""
         self._rest = self._rest or next(self._blocks, b"")
         return bool(self._rest)
 

@@ -22,7 +22,7 @@ _MAGIC = b"PAR1"
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file starts with Parquet's magic bytes."""
+    """Return whether a file starts with Parquet's magic bytes."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -58,7 +58,7 @@ class ExampleTables:
         self._cache: RowCache[pa.Table] = RowCache(4 * window)
 
     def __len__(self) -> int:
-        """Number of rows of all files."""
+        """Return the number of rows of all files."""
         return int(self._offsets[-1])
 
     def place(self, number: int) -> tuple[Path, int]:

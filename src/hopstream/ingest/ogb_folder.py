@@ -206,7 +206,7 @@ PLAIN_NPZ, TYPED_NPZ = "data.npz", "edge_index_dict.npz"
 
 
 def is_ogb_folder(folder: Path) -> bool:
-    """Whether a folder has the files of an OGB dataset."""
+    """Return whether a folder has the files of an OGB dataset."""
     raw = folder / "raw"
     return any((raw / name).is_file() for name in (PLAIN_CSV, TYPED_CSV, PLAIN_NPZ, TYPED_NPZ)) or _is_mapped(folder)
 
@@ -297,7 +297,7 @@ def find_split(root: Path, split: str | None) -> Path | None:
 
 
 def _has_inverses_by_name(root: Path) -> bool:
-    """Whether ``ogb`` adds the reverses of a dataset's edges.
+    """Return whether ``ogb`` adds the reverses of a dataset's edges.
 
     Raises:
         SettingsError: The folder's name is none that ``ogb`` gives.

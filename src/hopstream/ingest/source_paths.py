@@ -20,12 +20,12 @@ EDGE_LISTS = frozenset({".txt", ".tsv", ".csv", ".edgelist", ".edges"})
 
 
 def is_unigraph(path: Path) -> bool:
-    """Whether a file is, by its name, the schema of a unigraph."""
+    """Return whether a file is, by its name, the schema of a unigraph."""
     return path.suffix == SCHEMA_SUFFIX
 
 
 def is_edge_list(path: Path) -> bool:
-    """Whether a path is, by its name, a text file with an edge on each line."""
+    """Return whether a path is, by its name, a text file with an edge on each line."""
     return Path(path.name.lower().removesuffix(".gz")).suffix in EDGE_LISTS
 
 
@@ -45,7 +45,7 @@ def dgl_config_of(path: Path) -> Path | None:
 
 
 def is_dgl_config(path: Path) -> bool:
-    """Whether a file is the JSON file of DGL's partitions."""
+    """Return whether a file is the JSON file of DGL's partitions."""
     try:
         value = read_json(path)
     except FormatError:  # the reader of the source reports the error
@@ -54,7 +54,7 @@ def is_dgl_config(path: Path) -> bool:
 
 
 def are_partitions(path: Path) -> bool:
-    """Whether a path holds PyG's or DGL's partitions."""
+    """Return whether a path holds PyG's or DGL's partitions."""
     return pyg_partitions_of(path) is not None or dgl_config_of(path) is not None
 
 

@@ -79,7 +79,7 @@ def read_node_table(
 
 
 class _TableRows:
-    """Collects the features and splits of a table while its rows are read."""
+    """Collector of the features and splits of a table while its rows are read."""
 
     def __init__(self, label: str, spec: NodeTableSpec | EdgeTableSpec) -> None:
         self._label, self._split_column = label, spec.split_column

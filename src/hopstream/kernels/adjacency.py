@@ -35,7 +35,7 @@ RUN = 16
 
 @inlined
 def _is_after(left: float, right: float, is_descending: bool) -> bool:
-    """Whether ``left`` must come after ``right``; equal values keep their order."""
+    """Return whether ``left`` must come after ``right``; equal values keep their order."""
     return right > left if is_descending else right < left
 
 

@@ -44,7 +44,7 @@ ALIAS_FACTOR = 2
 
 @inlined
 def uses_alias(num: int, row_degree: int, count: int, replaces: bool) -> bool:
-    """Whether a node draws by the alias table: most edges are eligible, and few of many are drawn.
+    """Return whether a node draws by the alias table: most edges are eligible, and few of many are drawn.
 
     Without replacement, every draw is compared with all earlier ones, so the draws must be few.
     """

@@ -65,13 +65,13 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def cache_folder() -> Path:
-    """Folder of compiled kernels."""
+    """Return the folder of compiled kernels."""
     return Path(config.CACHE_DIR or AppDirs(appname="hopstream", appauthor=False).user_cache_dir) / "kernels"
 
 
 @cache
 def source_digest(path: Path) -> str:
-    """Digest of a kernel file, all kernel files that it imports from, and the versions of the compiler."""
+    """Return a digest of a kernel file, all kernel files that it imports from, and the compiler versions."""
     source = path.read_bytes()
     names = re.findall(r"^from hopstream\.kernels\.(\w+) import", source.decode(), re.MULTILINE)
     others = [source_digest(path.with_name(f"{name}.py")) for name in names]
@@ -80,7 +80,7 @@ def source_digest(path: Path) -> str:
 
 
 class _Locator(caching._CacheLocator):  # type: ignore[misc]
-    """Finds the cache folder of a kernel file; each version of the source has its own."""
+    """Locator of the cache folder of a kernel file; each version of the source has its own."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
         self._py_file = py_file
@@ -111,7 +111,7 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
 
 
 class _CompiledCode(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    """Reads and writes compiled code as numba does, in the folder of ``_Locator``."""
+    """Numba's reader and writer of compiled code, in the folder of ``_Locator``."""
 
     _locator_classes = (_Locator,)
 
@@ -175,7 +175,7 @@ class _SharedCache(caching.FunctionCache):  # type: ignore[misc]
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
-    """Logs one warning per process when kernels are compiled; numba calls it under its compiler lock.
+    """Listener that logs one warning per process on compilations; called under numba's compiler lock.
 
     numba calls it for each function that it compiles, not for functions loaded from the cache.
     """

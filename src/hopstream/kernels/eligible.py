@@ -169,7 +169,7 @@ def prefetch_row(row: int, num_bytes: int) -> None:
 
 @inlined
 def stream_of(identifier: int, row: int, keys: int, num_keys: int, rng_seed: np.uint64) -> np.uint64:
-    """Stream of draws of a node, by its key; arguments as for ``prefetch_key``."""
+    """Return the stream of draws of a node, by its key; arguments as for ``prefetch_key``."""
     key = identifier
     if num_keys > 0:
         key = array_at(keys, num_keys, np.int64)[np.uint64(row)]
@@ -178,13 +178,13 @@ def stream_of(identifier: int, row: int, keys: int, num_keys: int, rng_seed: np.
 
 @inlined
 def stream_in_tree(stream: np.uint64, trees: np.ndarray, i: int) -> np.uint64:
-    """Stream of the ``i``-th node in its tree."""
+    """Return the stream of the ``i``-th node in its tree."""
     return tree_stream(stream, trees[i]) if len(trees) > 0 else stream
 
 
 @inlined
 def most_drawn(num: int, count: int, replaces: bool) -> int:
-    """Most edges that a node draws of ``num`` edges."""
+    """Return the largest number of edges that a node draws of ``num`` edges."""
     return count if count >= 0 and (replaces or count < num) else num
 
 
@@ -280,7 +280,7 @@ class FilterSets(NamedTuple):
 
 
 def _shift(num_entries: int) -> np.uint64:
-    """Same as ``set_shift``, for Python."""
+    """Return the same as ``set_shift``, for Python."""
     return np.uint64(64 - max(0, num_entries.bit_length() - 1))
 
 
@@ -313,23 +313,23 @@ def filter_sets(
 
 
 def set_capacity(num_members: int) -> int:
-    """Number of entries of a set for a number of members."""
+    """Return the number of entries of a set for a number of members."""
     return max(MIN_CAPACITY, 1 << (2 * num_members - 1).bit_length())
 
 
 def empty_set(num_entries: int) -> NDArray[np.int64]:
-    """int64[num_entries] of empty entries."""
+    """Return int64[num_entries], empty entries."""
     return np.full(num_entries, EMPTY, np.int64)
 
 
 def empty_sieve(num_entries: int) -> NDArray[np.uint64]:
-    """uint64[words], a sieve that no id passes, for a set with ``num_entries`` entries."""
+    """Return uint64[words], a sieve that no id passes, for a set with ``num_entries`` entries."""
     return np.zeros(num_entries // ENTRIES_PER_WORD, np.uint64)
 
 
 @inlined
 def set_shift(num_entries: int) -> np.uint64:
-    """64 minus log2 of a power of two."""
+    """Return 64 minus log2 of a power of two."""
     shift = np.uint64(64)
     while num_entries > 1:
         num_entries >>= 1
@@ -339,13 +339,13 @@ def set_shift(num_entries: int) -> np.uint64:
 
 @inlined
 def sieve_shift(num_words: int) -> np.uint64:
-    """64 minus log2 of the number of bits; ``num_words`` is a power of two."""
+    """Return 64 minus log2 of the number of bits; ``num_words`` is a power of two."""
     return set_shift(num_words) - WORD_BITS
 
 
 @inlined
 def has_id(table: int, num_entries: int, shift: np.uint64, identifier: int) -> bool:
-    """Whether an id is in a set made by ``add_ids``.
+    """Return whether an id is in a set made by ``add_ids``.
 
     Args:
         table: Address of the set; with an array, numba would count references.
@@ -365,7 +365,7 @@ def has_id(table: int, num_entries: int, shift: np.uint64, identifier: int) -> b
 
 @inlined
 def passes(sieve: int, num_words: int, shift: np.uint64, identifier: int) -> bool:
-    """Whether an id passes a sieve; all members of its set do, and few other ids.
+    """Return whether an id passes a sieve; all members of its set do, and few other ids.
 
     Args:
         sieve: Address of a sieve made by ``add_to_sieve``.
@@ -380,7 +380,7 @@ def passes(sieve: int, num_words: int, shift: np.uint64, identifier: int) -> boo
 
 @inlined
 def has_bit(words: int, num_words: int, identifier: int) -> bool:
-    """Whether an id is in the bits at an address that ``add_bits`` has written."""
+    """Return whether an id is in the bits at an address that ``add_bits`` has written."""
     word = np.uint64(identifier) >> WORD_BITS
     bits = array_at(words, num_words, np.uint64)
     return bool(word < np.uint64(num_words) and (bits[word] >> (np.uint64(identifier) & WORD_MASK)) & ONE)
@@ -388,7 +388,7 @@ def has_bit(words: int, num_words: int, identifier: int) -> bool:
 
 @inlined
 def has_pair(table: int, num_entries: int, shift: np.uint64, node: int, neighbor: int) -> bool:
-    """Whether a pair is in a set made by ``add_pairs``; arguments as for ``has_id``."""
+    """Return whether a pair is in a set made by ``add_pairs``; arguments as for ``has_id``."""
     entries = array_at(table, 2 * num_entries, np.int64)
     mask = np.uint64(num_entries - 1)
     probe = ((np.uint64(node) * GOLDEN + np.uint64(neighbor)) * PAIR_FACTOR) >> shift
@@ -472,13 +472,13 @@ def node_filter(rule: Filter, node: int, trees: np.ndarray, i: int) -> NodeFilte
 
 @inlined
 def is_filtered(own: NodeFilter) -> bool:
-    """Whether some neighbours of the node may not be drawn."""
+    """Return whether some neighbours of the node may not be drawn."""
     return own.has_excluded or own.sets.num_candidates > 0
 
 
 @inlined
 def is_eligible(own: NodeFilter, neighbor: int) -> bool:
-    """Whether the node may draw an edge to a neighbour."""
+    """Return whether the node may draw an edge to a neighbour."""
     rule = own.sets
     if rule.is_exact:
         if not has_bit(rule.sieve, rule.num_words, own.tree | neighbor):

@@ -32,7 +32,7 @@ UNUSUAL = -1
 
 @inlined
 def varint_length(value: int) -> int:
-    """Number of bytes of a varint; ten for negative numbers."""
+    """Return the number of bytes of a varint; ten for negative numbers."""
     rest = np.uint64(value)
     length = 1
     while rest >= np.uint64(128):
@@ -103,7 +103,7 @@ def add_entry_sizes(payload_sizes: np.ndarray, is_packed: bool, num_key_bytes: i
 
 @inlined
 def _sizes(payload: int, is_packed: bool, key_size: int) -> tuple[int, int, int]:
-    """Sizes of the list, of the ``Feature`` and of the entry, each without its own tag and size."""
+    """Return the sizes of list, ``Feature`` and entry, each without its own tag and size."""
     inner = payload
     if is_packed and payload > 0:
         inner = 1 + varint_length(payload) + payload

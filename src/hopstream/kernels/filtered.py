@@ -34,7 +34,7 @@ MAX_ROUNDS = 8
 
 @inlined
 def skips(num: int, count: int, has_candidates: bool) -> bool:
-    """Whether a node draws from its whole row and rejects excluded edges."""
+    """Return whether a node draws from its whole row and rejects excluded edges."""
     return not has_candidates and num > SCANNED and 0 <= count <= FEW
 
 

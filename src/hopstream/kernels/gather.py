@@ -97,7 +97,7 @@ LINE_BYTES = 64
 
 
 def word_dtype(row_bytes: int) -> np.dtype[Any]:
-    """Widest unsigned integer whose size divides a row; kernels copy rows of any dtype as such words."""
+    """Return the widest unsigned integer whose size divides a row; kernels copy rows as such words."""
     return np.dtype(f"uint{8 * next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)}")
 
 
@@ -114,7 +114,7 @@ def _check_rows(ids: np.ndarray, offsets: np.ndarray, num_rows: int) -> None:
 
 @inlined
 def _gather_words(ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
-    """``gather_rows`` of rows of one word from one part, without positions."""
+    """Gather rows of one word from one part, without positions, as ``gather_rows`` does."""
     num_ids, item_bytes = len(ids), out.itemsize
     _check_rows(ids, offsets, columns[0, 1])
     sources = np.empty(WORDS_AT_ONCE + WORDS_AHEAD, np.int64)
@@ -132,7 +132,7 @@ def _gather_words(ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out
 
 @inlined
 def _gather_lines(ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
-    """``gather_rows`` of rows of a cache line or more from one part, without positions."""
+    """Gather rows of a cache line or more from one part, without positions, as ``gather_rows`` does."""
     row_bytes, out_address, out_bytes = out.shape[1] * out.itemsize, np.int64(out.ctypes.data), np.int64(out.strides[0])
     _check_rows(ids, offsets, columns[0, 1] // out.shape[1])
     num_ids = len(ids)

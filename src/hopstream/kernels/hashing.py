@@ -34,7 +34,7 @@ _MASK = (1 << 64) - 1
 
 @intrinsic
 def high_product(typing_context: Any, left: Any, right: Any) -> Any:
-    """The upper 64 bits of the 128-bit product of two uint64."""
+    """Return the upper 64 bits of the 128-bit product of two uint64."""
     signature = types.uint64(types.uint64, types.uint64)
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -56,19 +56,19 @@ def mix64(value: np.uint64) -> np.uint64:
 
 @inlined
 def node_stream(rng_seed: np.uint64, key: np.int64) -> np.uint64:
-    """Start of a node's stream of draws for one rng seed."""
+    """Return the start of a node's stream of draws for one rng seed."""
     return mix64(np.uint64(rng_seed) ^ mix64(np.uint64(key) + GOLDEN))
 
 
 @inlined
 def tree_stream(stream: np.uint64, tree: np.int64) -> np.uint64:
-    """Start of a node's stream of draws in one tree, from its stream for the rng seed."""
+    """Return the start of a node's stream of draws in one tree, from its stream for the rng seed."""
     return node_stream(stream, tree)
 
 
 @inlined
 def draw_below(stream: np.uint64, turn: np.uint64, bound: np.uint64) -> np.uint64:
-    """Draw of one turn, uniform in ``[0, bound)``."""
+    """Return the draw of one turn, uniform in ``[0, bound)``."""
     return high_product(mix64(stream + np.uint64(turn) * GOLDEN), np.uint64(bound))
 
 
@@ -86,7 +86,7 @@ def hash_keys(keys: np.ndarray, rng_seed: np.uint64, out: np.ndarray) -> None:
 
 
 def derive_seed(*values: int | str) -> int:
-    """64 bits that depend on all values and their order, the same on every machine and Python version."""
+    """Return 64 bits by all values and their order, the same on every machine and Python version."""
     text = "\x1f".join([f"{type(value).__name__}:{value}" for value in values])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & _MASK
 

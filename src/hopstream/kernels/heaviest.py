@@ -43,7 +43,7 @@ WEIGHT_BYTES = 8
 
 @inlined
 def num_ranks(num: int, degree: int, count: int, kind: int) -> int:
-    """Most steps of the walk: beyond them, selecting ``count`` of the first ``num`` edges costs less."""
+    """Return the most steps of the walk; beyond them, selecting ``count`` of ``num`` edges costs less."""
     if kind < 0:
         return degree
     steps = num
@@ -108,7 +108,7 @@ def select_heaviest(
     own: NodeFilter, indices: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
-    """Same as ``take_heaviest``, by a selection from the edges within the time limit.
+    """Do the same as ``take_heaviest``, by a selection from the edges within the time limit.
 
     Args:
         own: As for ``take_heaviest``.

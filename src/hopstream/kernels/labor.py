@@ -52,7 +52,7 @@ PLACE_MASK = np.uint64(0xFFFF)
 def labor_variate(
     key: np.int64, place: int, first_seed: np.uint64, second_seed: np.uint64, cosine: float, sine: float
 ) -> np.uint64:
-    """Variate of a neighbour's edge, as 64 bits with the order of the variate.
+    """Return the variate of a neighbour's edge, as 64 bits with the order of the variate.
 
     Args:
         key: Key of the neighbour.
@@ -75,7 +75,7 @@ def _take_from_blocks(
     keys: np.ndarray, start: int, num: int, count: int, seed: np.uint64, variates: np.ndarray, positions: np.ndarray,
     first: int,
 ) -> int:  # fmt: skip
-    """``take_smallest`` for a long row without filter and with one seed."""
+    """Take the smallest variates of a long row, without filter and with one seed; see ``take_smallest``."""
     hashes = np.empty(BLOCK, np.uint64)
     size = ZERO
     for block in range(0, num, BLOCK):

@@ -39,7 +39,7 @@ WORD_SHIFT = np.uint64(6)
 
 @inlined
 def _count_bits(word: np.uint64) -> np.uint64:
-    """How many bits are set; Source: Warren, Hacker's Delight, 5-1."""
+    """Return the number of set bits; Source: Warren, Hacker's Delight, 5-1."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -90,7 +90,7 @@ def find_newest(ids: np.ndarray, marks: np.ndarray, newest: np.ndarray, found: n
 
 @kernel
 def first_unowned(ids: np.ndarray, offsets: np.ndarray, is_present: np.ndarray) -> int:
-    """The position of the first id that no present part owns, or -1.
+    """Return the position of the first id that no present part owns, or -1.
 
     Args:
         ids: int64[n], any values.
@@ -114,7 +114,7 @@ def first_unowned(ids: np.ndarray, offsets: np.ndarray, is_present: np.ndarray) 
 
 @inlined
 def _find_first(address: np.int64, length: np.int64, wanted: np.ndarray) -> np.int64:
-    """The place of the first item at an address that equals ``wanted[0]``; -1 where none does."""
+    """Return the place of the first item at an address that equals ``wanted[0]``; -1 where none does."""
     for first in range(np.int64(0), length, SCANNED):
         block = array_at(address + first * wanted.itemsize, min(np.int64(SCANNED), length - first), wanted.dtype)
         num_equal = np.uint32(0)
@@ -221,7 +221,7 @@ def index_rows(tables: AddressTables, nodes: Nodes, places: np.ndarray, entries:
 
 @inlined
 def entries_of_row(index: RowIndex, node: int, degree: int) -> np.int64:
-    """The address of the entries of a node's row; 0 where it has none."""
+    """Return the address of the entries of a node's row; 0 where it has none."""
     if degree < index.min_degree:
         return np.int64(0)
     nodes = array_at(index.nodes, 2 * index.num_nodes, np.int64)
@@ -245,7 +245,7 @@ def prefetch_pair(entries: int, row: int, degree: int, item_bytes: int, neighbor
 
 @inlined
 def find_in_row(entries: int, row: int, degree: int, wanted: np.ndarray) -> np.int64:
-    """The place in a row of the first edge to a neighbour; -1 where there is none.
+    """Return the place in a row of the first edge to a neighbour; -1 where there is none.
 
     Args:
         entries: Address of ``entries_of_row``.

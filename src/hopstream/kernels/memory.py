@@ -72,7 +72,7 @@ def copy_bytes(typing_context: Any, target: Any, source: Any, num_bytes: Any) ->
 
 
 def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
-    """int64[len(arrays), 2]: address and length of each array; zeros for None and for empty arrays.
+    """Return int64[len(arrays), 2], address and length of each array; zeros for None and empty arrays.
 
     The caller must keep the arrays alive while it uses the table.
     """

@@ -32,7 +32,7 @@ from hopstream.kernels.compiling import kernel
 @kernel
 def fill_after(node: np.int64, part: np.int64, rows: np.ndarray, amounts: np.ndarray, loads: np.ndarray,
                limits: np.ndarray) -> float:  # fmt: skip
-    """Largest load, as a share of its limit, among a node's loads in a part after adding the node."""
+    """Return the largest load, as a share of its limit, of a node's loads in a part with the node added."""
     fullest = 0.0
     for group in range(len(rows)):
         row = rows[group, node]
@@ -163,7 +163,7 @@ def add_amounts(keys: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None
 @kernel
 def excess_change(node: np.int64, old: np.int64, new: np.int64, rows: np.ndarray, amounts: np.ndarray,
                   limits: np.ndarray, scales: np.ndarray, loads: np.ndarray) -> float:  # fmt: skip
-    """Change of the excess if a node moves from one part to another."""
+    """Return the change of the excess if a node moves from one part to another."""
     change = 0.0
     for group in range(len(rows)):
         row = rows[group, node]

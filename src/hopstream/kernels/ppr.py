@@ -352,7 +352,7 @@ NO_CHANNEL = -1
 
 @inlined
 def _is_better(left: int, right: int, scores: np.ndarray, is_pushed: np.ndarray) -> bool:
-    """Whether a candidate precedes another: pushed first, then by score, then by discovery."""
+    """Return whether a candidate precedes another: pushed first, then by score, then by discovery."""
     if is_pushed[left] != is_pushed[right]:
         return is_pushed[left]
     if scores[left] != scores[right]:

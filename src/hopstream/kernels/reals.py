@@ -48,13 +48,13 @@ def _float_of(typing_context: Any, bits: Any) -> Any:
 
 @inlined
 def fraction(bits: np.uint64) -> float:
-    """The upper 53 of 64 random bits as a multiple of 2**-53 in [0, 1)."""
+    """Return the upper 53 of 64 random bits as a multiple of 2**-53 in [0, 1)."""
     return np.float64(np.uint64(bits) >> np.uint64(11)) * FRACTION_STEP
 
 
 @inlined
 def open_fraction(bits: np.uint64) -> float:
-    """Same as ``fraction``, half a step higher and below 1: a number inside (0, 1)."""
+    """Return the same as ``fraction``, half a step higher and below 1: a number inside (0, 1)."""
     return min((np.float64(np.uint64(bits) >> np.uint64(11)) + 0.5) * FRACTION_STEP, 1.0 - FRACTION_STEP)
 
 
@@ -69,7 +69,7 @@ def ordered_bits(value: float) -> np.uint64:
 
 @inlined
 def number_of(bits: np.uint64) -> float:
-    """Inverse of ``ordered_bits``."""
+    """Return the inverse of ``ordered_bits``."""
     if bits & _SIGN:
         return _float_of(bits ^ _SIGN)
     return _float_of(~bits)
@@ -77,7 +77,7 @@ def number_of(bits: np.uint64) -> float:
 
 @kernel
 def natural_log(value: float) -> float:
-    """Natural logarithm of a normal positive number, exact to about one unit in the last place."""
+    """Return the natural logarithm of a normal positive number, exact to about one unit in the last place."""
     mantissa, exponent = math.frexp(value)
     if mantissa < 0.7071067811865476:
         mantissa *= 2.0
@@ -96,7 +96,7 @@ def natural_log(value: float) -> float:
 
 @kernel
 def normal_quantile(u: float) -> float:
-    """Quantile of the standard normal distribution at ``u`` in (0, 1)."""
+    """Return the quantile of the standard normal distribution at ``u`` in (0, 1)."""
     q = u - 0.5
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
@@ -134,7 +134,7 @@ def normal_quantile(u: float) -> float:
 
 @kernel
 def quarter_turn(share: float) -> tuple[float, float]:
-    """Cosine and sine of ``share`` of a right angle, ``share`` in [0, 1], to 1e-15."""
+    """Return the cosine and sine of ``share`` of a right angle, ``share`` in [0, 1], to 1e-15."""
     is_past_half = share > 0.5
     angle = (1.0 - share if is_past_half else share) * HALF_PI
     square = angle * angle

@@ -20,7 +20,7 @@ _MASK = 0xA282EAD8
 
 
 def _tables() -> np.ndarray:
-    """uint64[8, 256]: table ``k`` is the remainder of a byte that is followed by ``k`` bytes of zeros."""
+    """Return uint64[8, 256]; table ``k`` is the remainder of a byte followed by ``k`` bytes of zeros."""
     tables = np.zeros((8, 256), np.uint32)
     rest = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -44,7 +44,7 @@ def _little(data: np.ndarray, at: int, count: int) -> np.uint64:
 
 @kernel
 def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """CRC-32C of ``data[start:end]`` as uint64, masked as in TFRecord files."""
+    """Return the CRC-32C of ``data[start:end]`` as uint64, masked as in TFRecord files."""
     # In 64 bits: numba converts the result of two uint32 to uint64.
     byte, crc, at = np.uint64(255), np.uint64(0xFFFFFFFF), start
     while end - at >= 8:

@@ -115,7 +115,7 @@ class SlotTable(NamedTuple):
 
 @inlined
 def _home(identifier: np.int64, shift: np.uint64) -> np.uint64:
-    """The first entry to probe: the upper bits of a Fibonacci hash."""
+    """Return the first entry to probe: the upper bits of a Fibonacci hash."""
     return (np.uint64(identifier) * GOLDEN) >> shift
 
 

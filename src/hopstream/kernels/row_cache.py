@@ -103,7 +103,7 @@ def _find(identifier: np.int64, index: RowIndex) -> np.uint64:
 
 @inlined
 def _slot(entry: np.uint64) -> np.int64:
-    """Slot of an entry; -1 for none."""
+    """Return the slot of an entry; -1 for none."""
     return np.int64(entry & SLOT_MASK) - 1
 
 
@@ -136,7 +136,7 @@ def _place_of_count(identifier: np.int64, index: RowIndex) -> np.uint64:
 
 @inlined
 def _first_bit(mask: np.uint64, oldest: np.uint64) -> np.uint8:
-    """Number of the first set bit of a mask, in cyclic order from the oldest bit, or ``NOT_NEEDED``."""
+    """Return the number of a mask's first set bit, in cyclic order from the oldest, or ``NOT_NEEDED``."""
     if mask == NO_MASK:
         return NOT_NEEDED
     if oldest != NO_MASK:
@@ -146,7 +146,7 @@ def _first_bit(mask: np.uint64, oldest: np.uint64) -> np.uint8:
 
 @inlined
 def _rank(needed: np.uint8, uses: np.uint8, oldest: np.uint64) -> np.int64:
-    """Eviction rank of a row: batches until its next use; without a next use, higher for fewer past uses."""
+    """Return a row's eviction rank: batches to its next use; without one, higher for fewer past uses."""
     if needed == NOT_NEEDED:
         return np.int64(NUM_BITS + MOST_USES) - np.int64(uses)
     return np.int64((np.uint64(needed) - oldest) & np.uint64(NUM_BITS - 1))
@@ -289,7 +289,7 @@ def _give_up(slot: np.int64, index: RowIndex) -> None:
 
 @inlined
 def _num_of_row(slot: np.int64, index: RowIndex) -> np.int64:
-    """Number of slots of the row that begins in a slot."""
+    """Return the number of slots of the row that begins in a slot."""
     return np.int64(index.chain[slot, NUM_OF_ROW]) if len(index.chain) else np.int64(1)
 
 
@@ -310,7 +310,7 @@ def _free_rest(slot: np.int64, index: RowIndex) -> None:
 
 @inlined
 def _num_open(num_slots: np.int64, index: RowIndex) -> np.int64:
-    """Number of slots without a row."""
+    """Return the number of slots without a row."""
     return max(np.int64(0), num_slots - index.state[NUM_USED]) + index.state[NUM_FREE]
 
 

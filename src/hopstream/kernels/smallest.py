@@ -20,7 +20,7 @@ FEW = 16
 
 @inlined
 def is_after(variates: np.ndarray, positions: np.ndarray, first: int, left: int, right: int) -> bool:
-    """Whether the ``left`` entry comes after the ``right`` one, by variate, then by position."""
+    """Return whether the ``left`` entry comes after the ``right`` one, by variate, then by position."""
     left_variate, right_variate = variates[np.uint64(left)], variates[np.uint64(right)]
     if left_variate != right_variate:
         return left_variate > right_variate

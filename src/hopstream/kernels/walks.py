@@ -83,7 +83,7 @@ def _judge(level: float, candidate: int, previous: int, return_bias: float, sure
 
 
 class WalkRule(NamedTuple):
-    """How walks with a memory choose.
+    """Rule by which walks with a memory choose.
 
     Attributes:
         return_bias: 1/p.
@@ -329,7 +329,7 @@ def draw_second_order(
 
 @inlined
 def _holds(values: np.ndarray, low: int, stop: int, wanted: int) -> bool:
-    """Whether the ascending ``values[low:stop]`` hold a value."""
+    """Return whether the ascending ``values[low:stop]`` hold a value."""
     end = stop
     while low < stop:
         middle = (low + stop) >> 1

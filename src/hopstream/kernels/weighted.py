@@ -55,7 +55,7 @@ UNREADABLE = -1
 
 
 def weight_kind(dtype: np.dtype[Any] | None) -> int:
-    """Kind of a dtype of weights, for kernels; ``UNREADABLE`` for other dtypes and for None."""
+    """Return the kind of a dtype of weights, for kernels; ``UNREADABLE`` for other dtypes and for None."""
     return WEIGHT_DTYPES.index(dtype.name) if dtype is not None and dtype.name in WEIGHT_DTYPES else UNREADABLE
 
 
@@ -100,7 +100,7 @@ PASS_SALT = np.uint64(0x6A09E667F3BCC909)
 
 @inlined
 def add_weight(running_sum: float, weight: float) -> float:
-    """Next running sum of a row; it rises exactly if the weight is above 0, however small it is."""
+    """Return the next running sum of a row; it rises exactly if the weight is above 0, however small."""
     if weight <= 0.0:
         return running_sum
     return max(running_sum + weight, np.nextafter(running_sum, np.inf))
@@ -108,7 +108,7 @@ def add_weight(running_sum: float, weight: float) -> float:
 
 @inlined
 def weight_at(sums: np.ndarray, start: int, position: int) -> float:
-    """Weight of an edge by running sums of its row from ``start``; exactly 0.0 without weight."""
+    """Return the weight of an edge by running sums of its row from ``start``; exactly 0.0 without weight."""
     if position == start:
         return sums[np.uint64(position)]
     return sums[np.uint64(position)] - sums[np.uint64(position - 1)]
@@ -116,7 +116,7 @@ def weight_at(sums: np.ndarray, start: int, position: int) -> float:
 
 @inlined
 def edge_weight(sums: np.ndarray, weights: int, kind: int, start: int, position: int) -> float:
-    """Same as ``weight_at``, but exact if weights are readable."""
+    """Return the same as ``weight_at``, but exact if weights are readable."""
     if kind < 0:
         return weight_at(sums, start, position)
     return stored_weight(weights, kind, position)
@@ -137,7 +137,7 @@ def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> i
 
 @inlined
 def _find_weighted(sums: np.ndarray, low: int, num: int, base: float, weight: float, x: float) -> int:
-    """Same as ``find_above`` for edges of total ``weight``, but never an edge without weight."""
+    """Return the same as ``find_above`` for edges of total ``weight``, but never an edge without weight."""
     position = find_above(sums, low, num, base, x)
     if not sums[np.uint64(position)] - base > x:
         position = find_above(sums, low, num, base, np.nextafter(weight, 0.0))
@@ -368,7 +368,7 @@ def _draw_successively(
 
 @kernel
 def _undrawn_weight(sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int) -> float:
-    """Total weight of the gaps between the drawn positions."""
+    """Return the total weight of the gaps between the drawn positions."""
     rest = 0.0
     for k in range(drawn + 1):
         rest += max(_gap(sums, start, num, positions, first, drawn, k)[3], 0.0)
@@ -398,7 +398,7 @@ def _find_undrawn(
 def _gap(
     sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int, k: int
 ) -> tuple[int, int, float, float]:
-    """First position, length, sum before, and weight of the gap before the ``k``-th drawn position."""
+    """Return first position, length, sum before, and weight of the gap before the ``k``-th drawn position."""
     low = start
     base = 0.0
     if k > 0:

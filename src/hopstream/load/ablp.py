@@ -150,7 +150,7 @@ class ABLPLoader(SubgraphLoader):
         self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
 
     def facts(self) -> Facts:
-        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
+        """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
         labels = self._labels
         return {
             **self._setup.facts(),
@@ -169,7 +169,7 @@ class ABLPLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """A description of the loader in one line."""
+        """Return a description of the loader in one line."""
         supervision = ", ".join(map(type_label, self._labels.positive))
         return (
             f"ABLPLoader({self._anchors.num_seeds} anchors ({self._anchors.name}), {supervision}, "
@@ -177,7 +177,7 @@ class ABLPLoader(SubgraphLoader):
         )
 
     def _holders_of_labels(self) -> tuple[EdgeType, ...]:
-        """Edge types that hold labels and must not be followed.
+        """Return the edge types that hold labels and must not be followed.
 
         Labels read from edges: all label edge types. Given labels: the edge types in the schema's ``label_types``.
         """
@@ -228,7 +228,7 @@ class AnchorInputs:
 
 
 class AnchorMaker(BatchMaker[AnchorInputs]):
-    """Makes batches of anchors with their label nodes."""
+    """Maker of batches of anchors with their label nodes."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         inputs, anchors = self._inputs, self._inputs.anchors
@@ -253,7 +253,7 @@ class AnchorMaker(BatchMaker[AnchorInputs]):
         )  # fmt: skip
 
     def _excluded(self, anchor_ids: IntArray, found: Sequence[LabelNodes]) -> dict[EdgeType, IntArray]:
-        """The batch's labels, and their reverses, in each edge type of the subgraph that holds them."""
+        """Return the batch's labels, and their reverses, in each edge type of the subgraph that holds them."""
         inputs = self._inputs
         pairs: dict[EdgeType, list[IntArray]] = {}
         for labels in found:
@@ -267,7 +267,7 @@ class AnchorMaker(BatchMaker[AnchorInputs]):
     def _seeds(
         self, anchor_ids: IntArray, found: Sequence[LabelNodes]
     ) -> tuple[dict[str, IntArray], dict[EdgeType, dict[str, IntArray]]]:
-        """Distinct seeds per type, anchors first, and pairs of anchor and label slots among them."""
+        """Return the distinct seeds per type, anchors first, and pairs of anchor and label slots among them."""
         anchor_type = self._inputs.anchors.node_type
         pieces: dict[str, list[IntArray]] = {anchor_type: [anchor_ids]}
         for labels in found:
@@ -334,7 +334,7 @@ def _check_listed(anchors: Seeds) -> None:
 
 
 def hidden_types(holders: Sequence[EdgeType], reverse_types: Mapping[EdgeType, EdgeType]) -> set[EdgeType]:
-    """Edge types that hold labels or their reverses; following one would leak the labels."""
+    """Return the edge types that hold labels or their reverses; following one would leak the labels."""
     return {*holders, *(reverse_types[t] for t in holders if t in reverse_types)}
 
 

@@ -275,7 +275,7 @@ FRAME_FIELDS = tuple(one.name for one in fields(BatchFrame))
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MiniBatch(BatchFrame):
-    """One sampled subgraph with its columns, as numpy arrays. Every type of the schema is present.
+    """Sampled subgraph with its columns, as numpy arrays. Every type of the schema is present.
 
     The consumer owns the arrays: the loader never writes to them while a view of them is alive.
 
@@ -347,7 +347,7 @@ class SampledBatch(BatchFrame):
 
 
 class SubgraphReader:
-    """Fetches the columns of sampled subgraphs. Not thread-safe."""
+    """Reader of the columns of sampled subgraphs. Not thread-safe."""
 
     def __init__(self, store: Store, columns: ColumnChoice, wants_edge_keys: bool, buffers: Buffers) -> None:
         """Read ``columns``, and edge keys if wanted, from ``store`` into arrays of ``buffers``."""
@@ -467,7 +467,7 @@ class SubgraphReader:
         return (KEY, *names) if self._wants_edge_keys else names
 
     def _edge_ids(self, edge_type: EdgeType, edges: SampledEdges) -> IntArray:
-        """Edge ids for fetching columns; empty if there are none to fetch."""
+        """Return the edge ids for fetching columns; empty if there are none to fetch."""
         return NO_IDS if edges.edge_ids is None or not self._edge_columns(edge_type) else edges.edge_ids
 
     def _edge_index(self, edges: SampledEdges) -> IntArray:
@@ -580,7 +580,7 @@ class BatchFinisher(ABC):
 
 
 class BatchMaker(BatchFinisher, Generic[Inputs]):
-    """Samples the batches of a loader by number; subclasses give each batch's seeds. Not thread-safe."""
+    """Maker of a loader's batches by number; subclasses give each batch's seeds. Not thread-safe."""
 
     def __init__(self, runner: Runner, reader: SubgraphReader, inputs: Inputs, convert: Convert) -> None:
         """Sample with ``runner`` from ``inputs``; the rest is as for ``BatchFinisher``."""
@@ -625,7 +625,7 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         ]
 
     def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray] | None:
-        """Node type and keys that a batch will look up, or None if they are not known before sampling."""
+        """Return node type and keys that a batch will look up, or None if unknown before sampling."""
         return None
 
     @abstractmethod

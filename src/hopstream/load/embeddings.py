@@ -58,7 +58,7 @@ class EmbeddingFacts:
     settings: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value that ``from_json`` reads back."""
         value: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
         return value
 
@@ -109,7 +109,7 @@ class Embeddings:
     """Embeddings of all nodes, mapped from disk."""
 
     def __init__(self, root: Path, facts: EmbeddingFacts) -> None:
-        """Made by ``open_embeddings``."""
+        """Set folder and record; callers use ``open_embeddings``."""
         self.root = root
         self.facts = facts
         self._book = PartitionBook(
@@ -129,20 +129,20 @@ class Embeddings:
         return self.facts.node_types
 
     def num_rows(self, node_type: str, part: int) -> int:
-        """Number of nodes of a type in a part."""
+        """Return the number of nodes of a type in a part."""
         offsets = self.facts.node_offsets[node_type]
         return offsets[part + 1] - offsets[part]
 
     def path(self, layer: int, node_type: str, part: int) -> Path:
-        """Path of the rows of one layer, type and part."""
+        """Return the path of the rows of one layer, type and part."""
         return self.root / f"layer-{layer}" / path_name(node_type) / f"{part_folder(part)}.npy"
 
     def keys_path(self, node_type: str, part: int) -> Path:
-        """Path of the keys of one type and part."""
+        """Return the path of the keys of one type and part."""
         return self.root / "keys" / path_name(node_type) / f"{part_folder(part)}.npy"
 
     def chunk_folder(self, layer: int, node_type: str, part: int) -> Path:
-        """Folder of the finished chunks of an incomplete part."""
+        """Return the folder of the finished chunks of an incomplete part."""
         return self.path(layer, node_type, part).with_suffix(".chunks")
 
     def part(self, node_type: str, part: int, layer: int | None = None) -> tuple[IntArray, Array]:
@@ -301,7 +301,7 @@ def _clear(out: Path) -> None:
 
 
 class LayerWriter:
-    """Writes the rows of one layer, type and part in order, in chunks; resumes after the last chunk."""
+    """Writer of the rows of one layer, type and part in order, in chunks; resumes after the last chunk."""
 
     def __init__(self, embeddings: Embeddings, layer: int, node_type: str, part: int) -> None:
         """Find the finished chunks."""

@@ -114,7 +114,7 @@ class EpochPosition:
 
 
 def _difference(name: str, found: object, own: object) -> str:
-    """Message about a fact that differs between a state and a loader."""
+    """Return a message about a fact that differs between a state and a loader."""
     if name == KIND and found is not None:
         return f"the state is of a {found}; this is a {own}: load it into a loader of the same kind"
     if name in FINGERPRINTS:
@@ -145,7 +145,7 @@ Explain = Callable[[FormatError | IdRangeError], Exception]
 
 
 class Maker(Protocol):
-    """Makes any batch of any epoch. Not thread-safe: each thread has its own maker."""
+    """Maker of any batch of any epoch. Not thread-safe: each thread has its own maker."""
 
     stage: str
     """Current step of the work, for messages about slow batches."""
@@ -156,7 +156,7 @@ class Maker(Protocol):
 
 
 class _Producer:
-    """Makes the batches of one epoch in one thread, and calls the user's transform."""
+    """Maker of the batches of one epoch in one thread, which also calls the user's transform."""
 
     def __init__(self, maker: Maker, transform: Transform | None, epoch: int, explain: Explain | None) -> None:
         self._maker = maker
@@ -240,11 +240,11 @@ class EpochLoader(OfOneProcess):
         """A second transform, called in the consumer's thread."""
 
     def facts(self) -> Facts:
-        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
+        """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Number of batches of one epoch on this rank."""
+        """Return the number of batches of one epoch on this rank."""
         return self._num_steps
 
     def __getitem__(self, index: object) -> NoReturn:
@@ -385,7 +385,7 @@ class EpochLoader(OfOneProcess):
 
 
 class EpochIterator(OfOneProcess):
-    """One iteration of a loader. Its threads end when it is collected."""
+    """Iteration of a loader. Its threads end when it is collected."""
 
     _remedy = "load the loader's state_dict() into another loader, and iterate that one"
 
@@ -397,11 +397,11 @@ class EpochIterator(OfOneProcess):
         self._end_reason: str | None = None
 
     def __iter__(self) -> EpochIterator:
-        """The iterator itself."""
+        """Return the iterator itself."""
         return self
 
     def __next__(self) -> Any:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
             StopIteration: The epoch has ended.

@@ -142,7 +142,7 @@ class ExampleReader:
         """Examples of each file."""
 
     def fingerprint(self) -> str:
-        """Hex digits of the files' sizes and numbers of examples."""
+        """Return the hex digits of the files' sizes and numbers of examples."""
         return f"{derive_seed(*self.sizes, *(path.stat().st_size for path in self._files.paths)):016x}"
 
     def graphs(self, numbers: IntArray) -> GraphPieces:

@@ -104,7 +104,7 @@ Convert = Callable[[GraphBatch], Any]
 
 
 class ExampleMaker:
-    """Makes batches of exported subgraphs. Not thread-safe."""
+    """Maker of batches of exported subgraphs. Not thread-safe."""
 
     def __init__(self, opened: OpenExamples) -> None:
         """Make batches of open files."""
@@ -175,13 +175,13 @@ class ExampleLoader(EpochLoader):
         return self._opened.reader.spec
 
     def facts(self) -> Facts:
-        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
+        """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
         opened = self._opened
         order = {name: getattr(opened.order.settings, name) for name in OrderSettings.field_names() if name != "rank"}
         return {"examples": opened.reader.fingerprint(), "window": opened.order.window, **order}
 
     def __repr__(self) -> str:
-        """A description of the loader in one line."""
+        """Return a description of the loader in one line."""
         order = self._opened.order
         return (
             f"ExampleLoader({order.num_seeds} examples in {len(order.file_sizes)} files, "
@@ -267,11 +267,11 @@ class ExampleDataset(IterableDataset[Any]):
         self._place.copy_(torch.tensor(place))
 
     def __len__(self) -> int:
-        """Number of batches of the next iteration, in all workers together."""
+        """Return the number of batches of the next iteration, in all workers together."""
         return max(0, self._opened.order.num_steps - int(self._place[1]))
 
     def __iter__(self) -> Iterator[Any]:
-        """This worker's batches of the epoch."""
+        """Return this worker's batches of the epoch."""
         worker = get_worker_info()
         number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         epoch, first = self._place.tolist()

@@ -137,7 +137,7 @@ def _tensors_in(value: Any) -> Iterable[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """The cause of an error of torch, without its advice to allow unsafe loading."""
+    """Return the cause of an error of torch, without its advice to allow unsafe loading."""
     named = re.search(r"GLOBAL (\S+)", str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "WeightsUnpickler" in line or "Unsupported" in line]
@@ -154,7 +154,7 @@ for two classes, torch takes either."""
 
 
 def _numpy_globals() -> list[Any]:
-    """Globals that pickled numpy arrays name, of numpy before and after version 2."""
+    """Return the globals that pickled numpy arrays name, of numpy before and after version 2."""
     functions: list[Any] = [np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
     named = [(function, f"numpy.core.multiarray.{function.__name__}") for function in functions]
     dtypes = {type(np.dtype(code)) for code in "?bBhHiIlLqQefdSU"}
@@ -162,7 +162,7 @@ def _numpy_globals() -> list[Any]:
 
 
 def _pyg_globals() -> list[Any]:
-    """Classes in a pickled ``Data`` or ``HeteroData``; empty if PyG is not installed."""
+    """Return the classes in a pickled ``Data`` or ``HeteroData``; empty if PyG is not installed."""
     try:
         from torch_geometric.data import Data, HeteroData, data, storage
     except ImportError:
@@ -177,7 +177,7 @@ GLOBAL_STORE = "_global_store"
 
 
 def is_torch_file(path: Path) -> bool:
-    """Whether a path has a suffix of torch's files."""
+    """Return whether a path has a suffix of torch's files."""
     return path.suffix in SUFFIXES
 
 
@@ -315,7 +315,7 @@ def read_ogb_links(folder: str | os.PathLike[str], *, split: str | None = None) 
 
 
 def _num_graphs(slices: Any) -> int:
-    """Number of graphs in a collection by its slices; 1 without slices."""
+    """Return the number of graphs in a collection by its slices; 1 without slices."""
     if isinstance(slices, Mapping):
         return max(map(_num_graphs, slices.values()), default=1)
     return len(slices) - 1 if hasattr(slices, "__len__") else 1

@@ -52,11 +52,11 @@ class Labels:
         return tuple(dict.fromkeys((*self.positive, *self.negative.values())))
 
     def anchor_type(self, edge_type: EdgeType) -> str:
-        """Node type of the anchors of an edge type."""
+        """Return the node type of the anchors of an edge type."""
         return edge_type[0] if self.direction == "out" else edge_type[2]
 
     def label_type(self, edge_type: EdgeType) -> str:
-        """Node type of the label nodes of an edge type."""
+        """Return the node type of the label nodes of an edge type."""
         return edge_type[2] if self.direction == "out" else edge_type[0]
 
 
@@ -82,7 +82,7 @@ class LabelNodes:
 
 
 class LabelReader(Protocol):
-    """Finds the label nodes of anchors. Not thread-safe."""
+    """Reader of the label nodes of anchors. Not thread-safe."""
 
     def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
         """Read the label nodes of anchors: positives of every supervision edge type, then negatives.
@@ -96,7 +96,7 @@ class LabelReader(Protocol):
 
 
 class StoredLabels:
-    """Reads labels from edges of the store, with one call for all edge types."""
+    """Reader of labels from edges of the store, with one call for all edge types."""
 
     def __init__(self, store: Store, labels: Labels) -> None:
         """Read ``labels`` from ``store``."""
@@ -289,7 +289,7 @@ class GivenLabels:
     rows: Mapping[tuple[EdgeType, LabelName], RaggedArray]
 
     def fingerprint(self) -> str:
-        """Digest of the labels in hex digits; takes about a second per gigabyte of keys."""
+        """Return the digest of the labels in hex digits; takes about a second per gigabyte of keys."""
         digest = hashlib.blake2b(digest_size=16)
         for (edge_type, name), rows in self.rows.items():
             digest.update(f"{type_label(edge_type)}\x1f{name}\x1f{len(rows)}\x1f".encode())
@@ -298,12 +298,12 @@ class GivenLabels:
         return digest.hexdigest()
 
     def to_option(self) -> dict[EdgeType, tuple[RaggedArray, RaggedArray | None]]:
-        """The labels as an argument of ``read_given_labels``; servers get this form."""
+        """Return the labels as an argument of ``read_given_labels``; servers get this form."""
         return {t: (self.rows[t, "y_positive"], self.rows.get((t, "y_negative"))) for t in self.labels.positive}
 
 
 class GivenLabelReader:
-    """Reads labels from the user's lists."""
+    """Reader of labels from the user's lists."""
 
     def __init__(self, given: GivenLabels, ids_of: Callable[[str, IntArray], IntArray]) -> None:
         """Take labels from ``given``; ``ids_of`` finds ids of a node type by key."""

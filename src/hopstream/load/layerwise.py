@@ -82,7 +82,7 @@ class LayerLoader(SubgraphLoader):
         return self._setup.settings.batch_size
 
     def features(self) -> dict[str, dict[str, list[str]]]:
-        """Names of the graph's features that the layers read, by type."""
+        """Return the names of the graph's features that the layers read, by type."""
         columns = self._setup.columns
         return {
             "node_features": {t: list(names) for t, names in columns.nodes.items()},
@@ -90,7 +90,7 @@ class LayerLoader(SubgraphLoader):
         }
 
     def facts(self) -> Facts:
-        """The settings that determine the sampled neighbours."""
+        """Return the settings that determine the sampled neighbours."""
         return {"direction": self._setup.direction, "rng_seed": self._setup.settings.rng_seed}
 
     @property
@@ -104,7 +104,7 @@ class LayerLoader(SubgraphLoader):
         return self._setup.settings.world_size
 
     def own_parts(self) -> list[int]:
-        """The parts that this rank computes."""
+        """Return the parts that this rank computes."""
         return list(range(self.rank, self._setup.store.book.num_parts, self.world_size))
 
     def run(
@@ -123,7 +123,7 @@ class LayerLoader(SubgraphLoader):
 
 
 class LayerMaker(BatchMaker[Sequence[RowSpan]]):
-    """Makes the batches of one layer."""
+    """Maker of the batches of one layer."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class _Hidden:
         self._offsets = np.array(embeddings.facts.node_offsets[node_type], np.int64)
 
     def at(self, ids: IntArray) -> Array:
-        """float[n, width], the rows of the given ids."""
+        """Return float[n, width], the rows of the given ids."""
         out = np.empty((len(ids), self._width), self._dtype)
         if out.size:
             gather_rows(
@@ -336,7 +336,7 @@ class _Rest:
         self.done = sum(writer.done for writer in self._writers.values())
 
     def spans(self, batch_size: int) -> list[RowSpan]:
-        """Remaining batches, in the order in which their rows are written."""
+        """Return the remaining batches, in the order in which their rows are written."""
         return [
             RowSpan(node_type, part, first, min(first + batch_size, self._offsets[node_type][part + 1]))
             for (node_type, part), writer in self._writers.items()

@@ -50,7 +50,7 @@ class SeedTimes:
         return np.array(self.store.fetch([request])[0][self.time_attr], np.int64)
 
     def fingerprint(self) -> str | None:
-        """Digest of the given times in hex digits, or None without given times."""
+        """Return the digest of the given times in hex digits, or None without given times."""
         return None if self.given is None else hex_digest(self.given.data)
 
 
@@ -158,7 +158,7 @@ class LinkInputs:
         return found if self.times is None else replace(found, times=self.times[positions])
 
     def fingerprints(self) -> dict[str, str | None]:
-        """Digests of links, labels and times in hex digits; takes about a second per gigabyte."""
+        """Return the digests of links, labels and times in hex digits; takes about a second per gigabyte."""
         links = hashlib.blake2b(f"{self.name}\x1f{self.num_links}".encode(), digest_size=16)
         for name in ("src_keys", "dst_keys", "edge_keys"):
             _add_array(links, name, getattr(self, name))

@@ -82,7 +82,7 @@ class _Ends:
 
 
 class LinkMaker(BatchMaker[LinkTask]):
-    """Makes batches of neighbourhoods of links."""
+    """Maker of batches of neighbourhoods of links."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         task, settings = self._inputs, self._inputs.sampling.settings
@@ -147,7 +147,7 @@ class LinkMaker(BatchMaker[LinkTask]):
         return _Ends(keys=keys, src_slots=src_trees, dst_slots=dst_slots, trees=trees, num_trees=first_dst + num_dst)
 
     def _excluded(self, ids: Mapping[str, IntArray], ends: _Ends, num_links: int) -> dict[EdgeType, IntArray]:
-        """Pairs of ids between which no edge is followed: the ends of the batch's positives."""
+        """Return the pairs of ids between which no edge is followed: the ends of the batch's positives."""
         src_type, _, dst_type = self._inputs.inputs.edge_type
         found: dict[EdgeType, IntArray] = {}
         for edge_type, is_reverse in self._inputs.excluded:
@@ -172,7 +172,7 @@ class LinkMaker(BatchMaker[LinkTask]):
         return {self._inputs.inputs.edge_type: attributes}
 
     def _labels(self, positions: IntArray, num_negatives: int) -> Array | None:
-        """Labels of positives (ones by default), then zeros for negatives; None without labels and negatives."""
+        """Return labels of positives (default 1), then zeros for negatives; None without labels and negatives."""
         given = self._inputs.inputs.labels
         if given is None and self._inputs.negatives is None:
             return None
@@ -298,7 +298,7 @@ class LinkNeighborLoader(SubgraphLoader):
         self._begin(self._task.order.num_steps, partial(setup.maker, LinkMaker, self._plan, self._task))
 
     def facts(self) -> Facts:
-        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
+        """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
         task = self._task
         return {
             **self._setup.facts(),
@@ -310,7 +310,7 @@ class LinkNeighborLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """A description of the loader in one line."""
+        """Return a description of the loader in one line."""
         order, inputs = self._task.order, self._task.inputs
         return (
             f"LinkNeighborLoader({inputs.num_links} links ({inputs.name}), batch_size={order.settings.batch_size}, "

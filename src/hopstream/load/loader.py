@@ -51,7 +51,7 @@ class NodeInputs:
 
 
 class NodeMaker(BatchMaker[NodeInputs]):
-    """Makes batches of neighbourhoods of nodes."""
+    """Maker of batches of neighbourhoods of nodes."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         """Look up a batch's seeds; they get trees if sampling is disjoint, else repeats are merged."""
@@ -85,7 +85,7 @@ class NodeMaker(BatchMaker[NodeInputs]):
         )  # fmt: skip
 
     def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray]:
-        """The node type and the keys of a batch's seeds."""
+        """Return the node type and the keys of a batch's seeds."""
         seeds, order = self._inputs.seeds, self._inputs.order
         return seeds.node_type, seeds.keys_at(order.positions(epoch, order.span(step)))
 
@@ -228,7 +228,7 @@ class NeighborLoader(SubgraphLoader):
         self._begin(self._inputs.order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
-        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
+        """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
         times = self._inputs.times
         return {
             **self._setup.facts(),
@@ -239,7 +239,7 @@ class NeighborLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """A description of the loader in one line."""
+        """Return a description of the loader in one line."""
         order, seeds = self._inputs.order, self._inputs.seeds
         return (
             f"NeighborLoader({seeds.num_seeds} seeds ({seeds.name}), batch_size={order.settings.batch_size}, "
@@ -281,7 +281,7 @@ class EndlessOrder(SeedOrder):
     num_nodes: int
 
     def positions(self, epoch: int, span: BatchSpan) -> IntArray:
-        """int64[stop - start], positions of a batch's nodes; a node may repeat if a pass ends in the batch."""
+        """Return int64[stop - start], positions of a batch's nodes; one may repeat if a pass ends in it."""
         first, last = epoch * self.num_seeds + span.start, epoch * self.num_seeds + span.stop
         pieces: list[IntArray] = []
         while first < last:
@@ -341,7 +341,7 @@ class RandomNodeLoader(SubgraphLoader):
         self._begin(order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
-        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
+        """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
         return {
             **self._setup.facts(),
             **self._inputs.sampling.facts(),
@@ -351,6 +351,6 @@ class RandomNodeLoader(SubgraphLoader):
         }
 
     def __repr__(self) -> str:
-        """A description of the loader in one line."""
+        """Return a description of the loader in one line."""
         size, seeds = self._inputs.order.settings.batch_size, self._inputs.seeds
         return f"RandomNodeLoader({len(self)} batches of {size} of {seeds.num_seeds} nodes ({seeds.name}))"

@@ -93,7 +93,7 @@ class SeedOrder:
         return -(-self.num_batches // settings.world_size)
 
     def span(self, step: int) -> BatchSpan:
-        """Range of the order in this rank's batch ``step``, which is in ``[0, num_steps)``."""
+        """Return the range of the order in this rank's batch ``step``, which is in ``[0, num_steps)``."""
         settings = self.settings
         index = step * settings.world_size + settings.own_rank
         if settings.remainder == "pad":
@@ -109,7 +109,7 @@ class SeedOrder:
         )
 
     def positions(self, epoch: int, span: BatchSpan) -> IntArray:
-        """int64[stop - start], positions of the seeds of one batch."""
+        """Return int64[stop - start], the positions of the seeds of one batch."""
         settings = self.settings
         if not settings.shuffle:
             return np.arange(span.start, span.stop, dtype=np.int64)
@@ -119,7 +119,7 @@ class SeedOrder:
         return positions
 
     def batch_seed(self, epoch: int, span: BatchSpan) -> int:
-        """64 random bits for the draws of one batch."""
+        """Return 64 random bits for the draws of one batch."""
         return derive_seed(self.settings.rng_seed, epoch, span.index)
 
     @property
@@ -150,7 +150,7 @@ class OneBatch(SeedOrder):
     """
 
     def span(self, step: int) -> BatchSpan:
-        """All seeds, as the batch of that number."""
+        """Return all seeds, as the batch of that number."""
         return BatchSpan(start=0, stop=self.num_seeds, index=step)
 
 
@@ -169,7 +169,7 @@ class ExampleOrder(SeedOrder):
     window: int
 
     def positions(self, epoch: int, span: BatchSpan) -> IntArray:
-        """int64[stop - start], numbers of a batch's examples, counted over the files in their given order."""
+        """Return int64[stop - start], the numbers of a batch's examples, over the files in their given order."""
         places = np.arange(span.start, span.stop, dtype=np.int64)
         if not self.settings.shuffle:
             return places

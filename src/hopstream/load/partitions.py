@@ -119,7 +119,7 @@ class PartEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Partition:
-    """One part of a dataset.
+    """Part of a dataset.
 
     Attributes:
         part: Number of the part.
@@ -257,7 +257,7 @@ def _nodes(book: KeyBook, arrays: PartArrays, halo: HaloArrays | None, node_type
 
 
 def _halo_nodes(halo: HaloArrays | None, node_type: str) -> tuple[IntArray, IntArray, Mapping[str, Column]]:
-    """Ids and keys of all halo nodes of a type, and their features if the halo has them for all nodes."""
+    """Return ids and keys of all halo nodes of a type, and features if the halo has them for all nodes."""
     if halo is None:
         return _none(), _none(), {}
     ids, keys = halo.node_ids.get(node_type, _none()), halo.node_keys.get(node_type, _none())

@@ -91,11 +91,11 @@ class PPRLoader(SubgraphLoader):
         self._begin(self._order.num_steps, partial(setup.maker, PPRMaker, self._plan, (self._seeds, self._order)))
 
     def facts(self) -> Facts:
-        """The settings and inputs that determine the batches; a saved state with other facts is refused."""
+        """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
         return {**self._setup.facts(), "seeds": self._seeds.fingerprint(), **plan_facts(self._plan)}
 
     def __repr__(self) -> str:
-        """A description of the loader in one line."""
+        """Return a description of the loader in one line."""
         settings = self._plan.settings
         return (
             f"PPRLoader({self._seeds.num_seeds} seeds ({self._seeds.name}), alpha={settings.alpha:g}, "
@@ -105,7 +105,7 @@ class PPRLoader(SubgraphLoader):
 
 
 class PPRMaker(BatchMaker[tuple[Seeds, SeedOrder]]):
-    """Makes batches of neighbourhoods by personalised PageRank."""
+    """Maker of batches of neighbourhoods by personalised PageRank."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         seeds, order = self._inputs
@@ -120,7 +120,7 @@ class PPRMaker(BatchMaker[tuple[Seeds, SeedOrder]]):
 
 
 def plan_facts(plan: PPRPlan) -> dict[str, Any]:
-    """The settings and edge types of a plan, which determine batches."""
+    """Return the settings and edge types of a plan, which determine batches."""
     return {**plan.settings.facts(), "edge_types": [type_label(edge_type) for edge_type in plan.edge_types]}
 
 

@@ -121,7 +121,7 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
 
 
 def _attached(batch: MiniBatch, is_homogeneous: bool) -> Attributes:
-    """Attributes of the loader; for ``Data``, attributes of several edge types become dicts by edge type."""
+    """Return attributes of the loader; for ``Data``, those of several edge types are dicts by edge type."""
     edge_types = [entity for entity in batch.attributes if isinstance(entity, tuple) and entity[1] != PPR]
     if not is_homogeneous or len(edge_types) < 2:
         return batch.attributes

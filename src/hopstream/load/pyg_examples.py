@@ -114,7 +114,7 @@ def to_hetero_data(batch: GraphBatch, *, strings: Literal["text", "bytes", "drop
 
 
 def _edge_index(graphs: GraphPieces, edges: EdgePieces, starts: Mapping[str, IntArray]) -> IntArray:
-    """int64[2, num_edges], positions in the concatenated sets of all graphs."""
+    """Return int64[2, num_edges], the positions in the concatenated sets of all graphs."""
     num_edges = np.diff(graphs.item_offsets(edges.sizes))
     edge_index = np.empty((2, len(edges.source)), np.int64)
     for row, indices, name in ((0, edges.source, edges.source_set), (1, edges.target, edges.target_set)):

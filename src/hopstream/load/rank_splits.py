@@ -140,7 +140,7 @@ class _Sharing(Settings):
         check_choice("remainder", self.remainder, get_args(RankRemainder))
 
     def positions(self, store: Store, num_seeds: int, nodes: Callable[[], tuple[str, IntArray]]) -> IntArray:
-        """int64[n], positions of this rank's seeds; ``nodes`` returns type and keys for locality."""
+        """Return int64[n], the positions of this rank's seeds; ``nodes`` returns type and keys for locality."""
         parts = None
         if self.by == "locality":
             node_type, keys = nodes()
@@ -152,7 +152,7 @@ class _Sharing(Settings):
 def _preferred(
     store: Store, parts: IntArray | None, world_size: int, parts_of_ranks: Sequence[Sequence[int]] | None
 ) -> NDArray[np.bool_] | None:
-    """bool[world_size, n], whether a rank's parts own a seed; None if ``parts`` is None."""
+    """Return bool[world_size, n], whether a rank's parts own a seed; None if ``parts`` is None."""
     if parts_of_ranks is not None:
         _check_parts(parts_of_ranks, store.book.num_parts, world_size)
     if parts is None:
@@ -188,7 +188,7 @@ def _check_parts(parts_of_ranks: Sequence[Sequence[int]], num_parts: int, world_
 def _share(
     is_near: NDArray[np.bool_] | None, num_seeds: int, place: tuple[int, int], remainder: RankRemainder, rng_seed: int
 ) -> IntArray:
-    """int64[n], positions of one rank's seeds, ascending, then the padding."""
+    """Return int64[n], the positions of one rank's seeds, ascending, then the padding."""
     rank, world_size = place
     if num_seeds < world_size:
         raise SettingsError(f"{num_seeds} seeds cannot be shared by {world_size} ranks; use fewer ranks")

@@ -76,7 +76,7 @@ class LoaderSetup:
         return self.wants_edge_keys or self.columns.has_edge_features
 
     def order(self, num_seeds: int) -> SeedOrder:
-        """The order of ``num_seeds`` seeds: assigns them to batches on this rank.
+        """Return the order of ``num_seeds`` seeds: assigns them to batches on this rank.
 
         Raises:
             SettingsError: They make no batch.
@@ -102,7 +102,7 @@ class LoaderSetup:
         return kind(session, self.reader(session.store), self.convert)
 
     def facts(self) -> Facts:
-        """The common settings that determine the batches: graph, direction, and order without the rank."""
+        """Return the common settings that determine the batches: graph, direction, and order without the rank."""
         order = {name: getattr(self.settings, name) for name in OrderSettings.field_names() if name != "rank"}
         return {"graph_id": self.store.graph_id, "direction": self.direction, **order}
 

@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Producer(Protocol[T_co]):
-    """Makes the batch of a number; one thread uses one producer."""
+    """Maker of the batch of a number; one thread uses one producer."""
 
     @property
     def stage(self) -> str:
@@ -165,7 +165,7 @@ class _Desk(Generic[T]):
             return batch
 
     def describe(self) -> str:
-        """Each worker's batch and current step, for messages."""
+        """Return each worker's batch and current step, for messages."""
         return "; ".join(
             f"worker {worker} is idle" if step is None else f"worker {worker} is at batch {step}, {producer.stage}"
             for worker, (step, producer) in enumerate(zip(self.making, self.producers, strict=True))

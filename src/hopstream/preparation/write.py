@@ -136,7 +136,7 @@ class _GroupedEdges:
 
 @dataclass(slots=True)
 class _Writer:
-    """One run, with the records of the written files and the costs of the stages."""
+    """Run of one write, with the records of the written files and the costs of the stages."""
 
     root: Path
     graph: Graph

@@ -137,7 +137,7 @@ class RangeFrontier:
         return cls(merged)
 
     def __len__(self) -> int:
-        """Number of slots."""
+        """Return the number of slots."""
         return sum(end - start for start, end in self.ranges)
 
     def take(self, column: IntArray) -> IntArray:
@@ -164,7 +164,7 @@ class SlotFrontier:
     slots: IntArray
 
     def __len__(self) -> int:
-        """Number of slots."""
+        """Return the number of slots."""
         return len(self.slots)
 
     def take(self, column: IntArray) -> IntArray:
@@ -183,7 +183,7 @@ INT64 = np.dtype(np.int64)
 
 
 class FusedSampler:
-    """Samples and relabels in one pass over a local store; equal to ``store.sample`` and a relabelling."""
+    """Sampler that also relabels, in one pass over a local store; equals ``store.sample`` and relabelling."""
 
     def __init__(self, store: LocalStore) -> None:
         """Use a store that holds all parts. Not thread-safe."""
@@ -278,7 +278,7 @@ def _run_together(store: Store, group: list[_Steps]) -> list[Subgraph]:
 
 
 class PlanRunner:
-    """Runs one plan over one store for many batches, in reused memory. Not thread-safe."""
+    """Runner of one plan over one store for many batches, in reused memory. Not thread-safe."""
 
     def __init__(self, store: Store, plan: SamplePlan) -> None:
         """Check the plan against the store.
@@ -356,7 +356,7 @@ class PlanRunner:
         return 0, slot_map.num_nodes
 
     def _frontier(self, op: SampleOp, found: dict[str, _Found]) -> Frontier:
-        """The nodes that an op expands."""
+        """Return the nodes that an op expands."""
         seeds = self._seed_slots.get(op.expanded_type, (0, 0))
         if op.expands == "new":
             return RangeFrontier.of([seeds if name == SEEDS else found[name].new for name in op.inputs])
@@ -369,7 +369,7 @@ class PlanRunner:
         return SlotFrontier(np.flatnonzero(is_reached))
 
     def _reached(self, op: SampleOp, found: _Found) -> IntArray:
-        """int64[num_edges], the slots that an op's edges lead to, with repetitions."""
+        """Return int64[num_edges], the slots that an op's edges lead to, with repetitions."""
         first, last = found.edges
         return self._edges[op.edge_type].slots[_found_row(op), first:last]
 
@@ -439,7 +439,7 @@ class PlanRunner:
 
 
 def _found_row(op: SampleOp) -> int:
-    """Row of ``EdgeBuffer.slots`` that holds an op's neighbours."""
+    """Return the row of ``EdgeBuffer.slots`` that holds an op's neighbours."""
     return 0 if op.direction == "in" else 1
 
 

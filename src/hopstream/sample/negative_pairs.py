@@ -52,12 +52,12 @@ class Positives:
     times: IntArray | None = None
 
     def __len__(self) -> int:
-        """Number of links."""
+        """Return the number of links."""
         return len(self.src_keys)
 
 
 class NegativeSampler:
-    """Draws the negatives of batches of links of one edge type. Thread-safe."""
+    """Sampler of the negatives of batches of links of one edge type. Thread-safe."""
 
     def __init__(
         self, store: Store, edge_type: EdgeType, direction: Direction, how: NegativeSampling, time_attr: str | None
@@ -145,17 +145,17 @@ class NegativeSampler:
         keys[:, positions] = found
 
     def has_node_times(self, end: int) -> bool:
-        """Whether nodes at an end have times."""
+        """Return whether nodes at an end have times."""
         return self._time_attr is not None and self._time_attr in self._store.schema.nodes[self._end_types[end]]
 
     def node_times(self, end: int, keys: IntArray) -> IntArray:
-        """int64[n], creation times of nodes at an end."""
+        """Return int64[n], the creation times of nodes at an end."""
         name, node_type = str(self._time_attr), self._end_types[end]
         request = FetchRequest(entity=node_type, names=(name,), ids=self._store.lookup(node_type, keys))
         return np.asarray(self._store.fetch([request])[0][name], np.int64)
 
     def are_edges(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:
-        """bool[n], whether pairs are links, in the edge type itself or in types related by ``holders_of``."""
+        """Return bool[n], whether pairs are links, in the edge type or in types related by ``holders_of``."""
         src_ids = self._store.lookup(self._edge_type[0], src_keys)
         dst_ids = self._store.lookup(self._edge_type[2], dst_keys)
         are_found = np.zeros(len(src_ids), np.bool_)
@@ -167,7 +167,7 @@ class NegativeSampler:
         return are_found
 
     def draw_end(self, end: int, draw_seed: int, positions: IntArray, turns: IntArray) -> IntArray:
-        """int64[n], keys of sources (``end`` 0) or destinations (1)."""
+        """Return int64[n], the keys of sources (``end`` 0) or destinations (1)."""
         keys = np.empty(len(positions), np.int64)
         sums = self._weight_sums[end]
         if sums is None:
@@ -195,7 +195,7 @@ class _Batch:
         return _PairSet(self.positives.src_keys, self.positives.dst_keys)
 
     def pairs(self, positions: IntArray, turns: IntArray) -> IntArray:
-        """int64[2, n], candidates from the whole graph, with early sources if such are found."""
+        """Return int64[2, n], the candidates from the whole graph, with early sources if such are found."""
         dst_keys = self._sampler.draw_end(1, self._seeds[1], positions, turns)
         if not self._has_own_sources:
             src_keys = self.positives.src_keys[positions % len(self.positives)]
@@ -229,7 +229,7 @@ class _Batch:
         return candidates
 
     def rank(self, positions: IntArray, keys: IntArray) -> NDArray[np.uint64]:
-        """uint64[n]: how much a pair's destination is too new; ``NEVER`` for edges if ``strict``."""
+        """Return uint64[n], how much a pair's destination is too new; ``NEVER`` for edges if ``strict``."""
         late = self._lateness(1, positions, keys[1])
         if not self._sampler.how.strict:
             return late
@@ -258,7 +258,7 @@ class _Batch:
         return keys
 
     def _lateness(self, end: int, positions: IntArray, keys: IntArray) -> NDArray[np.uint64]:
-        """uint64[n]: how much later than its link each node was created; 0 if it is no newer."""
+        """Return uint64[n], how much later than its link each node was created; 0 if it is no newer."""
         times = self.positives.times
         if times is None or not self._is_timed[end]:
             return np.zeros(len(keys), np.uint64)
@@ -277,14 +277,14 @@ class _PairSet:
         self._codes = np.unique(self._encode(src_keys, dst_keys))
 
     def holds(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:
-        """bool[n], whether each pair is in the set."""
+        """Return bool[n], whether each pair is in the set."""
         codes = self._encode(src_keys, dst_keys)
         is_known = codes >= 0
         is_known[is_known] = find_sorted(self._codes, codes[is_known]) >= 0
         return is_known
 
     def _encode(self, src_keys: IntArray, dst_keys: IntArray) -> IntArray:
-        """int64[n], one number per pair, from the keys' ranks among distinct keys; -1 for unknown keys."""
+        """Return int64[n], one number per pair, from the keys' ranks among distinct keys; -1 for unknown keys."""
         src_places, dst_places = find_sorted(self._src, src_keys), find_sorted(self._dst, dst_keys)
         codes = src_places * len(self._dst) + dst_places
         codes[(src_places < 0) | (dst_places < 0)] = -1

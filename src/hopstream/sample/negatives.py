@@ -58,11 +58,11 @@ class NegativeSampling(Settings):
             raise SettingsError("negative sampling: triplets keep the source of a positive; leave src_weight out")
 
     def num_negatives(self, num_positives: int) -> int:
-        """Number of negatives for a number of positives."""
+        """Return the number of negatives for a number of positives."""
         return math.ceil(num_positives * self.amount)
 
     def facts(self) -> dict[str, str]:
-        """The settings as JSON values, with digests of weights."""
+        """Return the settings as JSON values, with digests of weights."""
         facts = {name: str(getattr(self, name)) for name in ("mode", "amount", "strict", "in_batch")}
         for name in ("src_weight", "dst_weight"):
             weights = getattr(self, name)

@@ -30,7 +30,7 @@ DEFAULTS = SamplingSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOp:
-    """One step of a plan: draws neighbours of a frontier along one edge type.
+    """Step of a plan: draws neighbours of a frontier along one edge type.
 
     Attributes:
         name: Unique in its plan; the random draws depend on it.
@@ -146,7 +146,7 @@ class SamplePlan:
         return {op.edge_type: op.direction for op in self.ops}
 
     def directions_over(self, store: Store) -> dict[EdgeType, Direction]:
-        """Edge types of a subgraph's edges, without added reverses, to the direction of each.
+        """Return the edge types of a subgraph's edges, without added reverses, to the direction of each.
 
         The plan follows these edge types. An induced subgraph also has all others, except label types
         (``GraphSchema.label_types``) and ``hidden_types``.
@@ -156,12 +156,12 @@ class SamplePlan:
         return {**{t: direction for t in others if t not in self.hidden_types}, **self.directions}
 
     def direction_over(self, store: Store) -> Direction:
-        """Direction for edge types that no op follows."""
+        """Return the direction for edge types that no op follows."""
         direction = self.settings.direction
         return direction if direction in store.directions else store.directions[0]
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
-        """The edge type that holds an edge type's reverses, or None if there is none.
+        """Return the edge type that holds an edge type's reverses, or None if there is none.
 
         ``reverse_types`` names it in either direction. Otherwise, an edge type between nodes of one type is its own
         reverse.
@@ -172,7 +172,7 @@ class SamplePlan:
         return named_for[0] if named_for else edge_type if edge_type[0] == edge_type[2] else None
 
     def levels(self) -> list[list[SampleOp]]:
-        """Ops by depth. Ops of one level depend only on earlier levels, so a level is one round trip."""
+        """Return ops by depth. Ops of one level depend only on earlier levels: a level is one round trip."""
         depth = {SEEDS: 0}
         levels: list[list[SampleOp]] = []
         for op in self.ops:
@@ -262,7 +262,7 @@ def plan_from_num_neighbors(
 
 
 def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> dict[EdgeType, list[int]]:
-    """Neighbours per hop of every edge type of the schema; see ``plan_from_num_neighbors``."""
+    """Return the neighbours per hop of every edge type of the schema; see ``plan_from_num_neighbors``."""
     if not isinstance(num_neighbors, Mapping):
         per_hop = _checked_counts("num_neighbors", num_neighbors)
         return {edge_type: _none_if_label(schema, edge_type, per_hop) for edge_type in schema.edges}

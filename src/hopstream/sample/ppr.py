@@ -85,7 +85,7 @@ class KnownGraph:
         return self._map.num_nodes
 
     def ids_of(self, slots: IntArray) -> IntArray:
-        """int64[n], ids of slots, each in its node type."""
+        """Return int64[n], the ids of slots, each in its node type."""
         ids: IntArray = self._map.node_ids[slots] & ID_MASK
         return ids
 
@@ -251,7 +251,7 @@ class _Walks:
 
 
 class PPRRunner:
-    """Samples neighbourhoods over one store for many batches, in reused memory. Not thread-safe."""
+    """Sampler of neighbourhoods over one store for many batches, in reused memory. Not thread-safe."""
 
     def __init__(self, store: Store, plan: PPRPlan, wants_edge_ids: bool = False) -> None:
         """Run a plan made for ``store``; find ids of sampled edges if ``wants_edge_ids``."""
@@ -297,7 +297,7 @@ class PPRRunner:
         return map(self.run, group)
 
     def _wanted(self) -> tuple[IntArray, IntArray]:
-        """Slots and columns of the lists that this round needs and that are not fetched."""
+        """Return the slots and columns of the lists that this round needs and that are not fetched."""
         walks, graph, follows = self._walks, self._graph, self.plan.follows
         wanted = np.empty((2, int(walks.queue_counts.sum()) * follows.shape[2]), np.int64)
         num_wanted = kernels.collect_wanted(
@@ -339,7 +339,7 @@ class PPRRunner:
         )
 
     def _describe_seed(self, walk: int) -> str:
-        """Type and key of a walk's seed, for messages."""
+        """Return the type and key of a walk's seed, for messages."""
         slot = np.array([walk // self.plan.num_channels])
         seed_type = self.plan.node_types[self._graph.types[slot[0]]]
         request = FetchRequest(entity=seed_type, names=(KEY,), ids=self._graph.ids_of(slot))
@@ -428,7 +428,7 @@ class PPRRunner:
         return Subgraph(node_ids=node_ids, edges=edges, num_sampled_nodes=num_nodes, num_sampled_edges=None)
 
     def _sampled_edges(self, edge_type: EdgeType, numbers: IntArray) -> SampledEdges:
-        """Fetched edges of one type with two numbered ends, in the order in which they were fetched."""
+        """Return the fetched edges of one type with two numbered ends, in the order of fetching."""
         direction = self.plan.settings.direction
         ends, edge_ids = [np.empty((2, 0), np.int64)], [NO_IDS]
         for lists in self._graph.fetched.get(edge_type, ()):
@@ -448,7 +448,7 @@ class PPRRunner:
 
 
 def _ranges_of(counts: IntArray, groups: IntArray) -> IntArray:
-    """Row numbers of the given groups, concatenated; group ``i`` has ``counts[i]`` consecutive rows."""
+    """Return the row numbers of the groups, concatenated; group ``i`` has ``counts[i]`` consecutive rows."""
     starts = offsets_of(counts)[groups]
     lengths: NDArray[Any] = counts[groups]
     shifts = starts - offsets_of(lengths)[:-1]

@@ -89,13 +89,13 @@ class PPRSettings(Settings):
             _check_ratios(self.typed_channel_ratios)
 
     def channels(self) -> list[tuple[EdgeType, ...]] | None:
-        """Edge types of each channel, in the given order, or None without channels."""
+        """Return the edge types of each channel, in the given order, or None without channels."""
         if self.typed_channel_ratios is None:
             return None
         return [_edge_types_of(channel) for channel in self.typed_channel_ratios]
 
     def facts(self) -> dict[str, Any]:
-        """The settings that determine neighbourhoods, without direction and edge types, as a JSON value."""
+        """Return the settings that determine neighbourhoods, without direction and edge types, as JSON."""
         channels = self.channels()
         ratios = list((self.typed_channel_ratios or {}).values())
         shares: Any = channels and [
@@ -215,7 +215,7 @@ def _without_hidden(
 def _chosen_edge_types(
     schema: GraphSchema, settings: PPRSettings, channels: list[tuple[EdgeType, ...]] | None
 ) -> tuple[EdgeType, ...]:
-    """The edge types to follow, in the order of the schema."""
+    """Return the edge types to follow, in the order of the schema."""
     named = None if channels is None else {t for channel in channels for t in channel}
     for edge_type in named or ():
         schema.check_edge_type(edge_type)
@@ -234,7 +234,7 @@ def _chosen_edge_types(
 
 
 def _found_types(seed_type: str, edge_types: Sequence[EdgeType], direction: Direction) -> tuple[str, ...]:
-    """The seeds' type and every type that walks can reach from it, in order of distance."""
+    """Return the seeds' type and every type that walks can reach from it, in order of distance."""
     found = [seed_type]
     for node_type in found:
         for edge_type in edge_types:
@@ -245,7 +245,7 @@ def _found_types(seed_type: str, edge_types: Sequence[EdgeType], direction: Dire
 
 
 def _targets(settings: PPRSettings) -> IntArray:
-    """int64[num_channels], shares of ``max_ppr_nodes`` by largest remainder; earlier channels win ties."""
+    """Return int64[num_channels], shares of ``max_ppr_nodes`` by largest remainder; ties go to the first."""
     limit = settings.max_ppr_nodes
     ratios = [1.0] if settings.typed_channel_ratios is None else list(settings.typed_channel_ratios.values())
     # Rounded, because a share such as 0.29 of 100 is 28.999999999999996 in floating point.
@@ -272,7 +272,7 @@ def _check_ratios(ratios: Mapping[Channel, float]) -> None:
 
 
 def _edge_types_of(channel: object) -> tuple[EdgeType, ...]:
-    """A channel's edge types: the channel itself, or its items."""
+    """Return a channel's edge types: the channel itself, or its items."""
     if isinstance(channel, tuple) and channel:
         edge_types = (channel,) if isinstance(channel[0], str) else channel
         if all(map(is_edge_type, edge_types)):

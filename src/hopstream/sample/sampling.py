@@ -76,7 +76,7 @@ class Sampling:
         return replace(plan, reverse_types=self.reverse_types) if is_bidirectional else plan
 
     def labor_seeds(self, rng_seed: int, epoch: int, batch_index: int) -> LaborSeeds | None:
-        """Seeds of the random variates of one batch, or None without ``labor`` sampling.
+        """Return the seeds of the random variates of one batch, or None without ``labor`` sampling.
 
         With a batch dependency of ``n``, batches ``kn`` to ``kn + n - 1`` move from one rng seed to the next in steps
         of ``1 / n``, so that consecutive batches share most of their neighbours.
@@ -91,19 +91,19 @@ class Sampling:
         )
 
     def places_of_links(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:
-        """Edge types that hold links or their reverses (True): own type, its reverse, then others."""
+        """Return the edge types that hold links or their reverses (True): own type, its reverse, then others."""
         found = [(edge_type, False), *self.schema.holders_of(edge_type)]
         reverses = [(self._reverse_of(t), not is_back) for t, is_back in found]
         found[1:1] = [(t, is_back) for t, is_back in reverses if t is not None]
         return tuple(dict.fromkeys(found))
 
     def _reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
-        """The edge type that holds reverses; found by name if the graph does not have the given edge type."""
+        """Return the edge type that holds reverses; found by name if the graph lacks the given edge type."""
         is_known = edge_type in self.schema.edges
         return self.reverse_types.get(edge_type) if is_known else reverse_by_name(edge_type, self.schema.edges)
 
     def facts(self) -> dict[str, Any]:
-        """The settings that determine batches, as JSON values by option; without the direction.
+        """Return the settings that determine batches, as JSON values by option; without the direction.
 
         Every loader adds the direction itself.
         """
@@ -123,7 +123,7 @@ class Sampling:
         return tuple(t for t, features in self.schema.edges.items() if self.settings.weight_attr in features)
 
     def _strategies(self) -> dict[EdgeType, Strategy]:
-        """Edge types that are not drawn uniformly, to their strategies."""
+        """Return the edge types that are not drawn uniformly, to their strategies."""
         settings = self.settings
         if settings.drawing == "labor":
             return dict.fromkeys(self.schema.edges, "labor")

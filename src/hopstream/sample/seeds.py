@@ -45,15 +45,15 @@ class Seeds:
     may_repeat: bool = False
 
     def keys_at(self, positions: IntArray) -> IntArray:
-        """int64[n], keys of the seeds at some positions."""
+        """Return int64[n], the keys of the seeds at some positions."""
         return positions if self.keys is None else self.keys[positions]
 
     def input_ids_at(self, positions: IntArray) -> IntArray:
-        """int64[n], positions in the user's input of the seeds at some positions."""
+        """Return int64[n], the positions in the user's input of the seeds at some positions."""
         return self.keys_at(positions) if self.is_mask else positions
 
     def fingerprint(self) -> str:
-        """Digest of the seeds in hex digits; takes about a second per gigabyte of keys."""
+        """Return the digest of the seeds in hex digits; takes about a second per gigabyte of keys."""
         digest = hashlib.blake2b(f"{self.name}\x1f{self.num_seeds}".encode(), digest_size=16)
         if self.keys is not None:
             digest.update(self.keys.data)
@@ -115,7 +115,7 @@ def _split_type(store: Store, seeds: SeedsLike, name: str, default: str | None) 
 
 
 def _is_pair(seeds: SeedsLike, types: Sequence[str]) -> TypeGuard[Sequence[Any]]:
-    """Whether seeds are a pair that begins with a node type; a list of two other strings is two raw ids."""
+    """Return whether seeds are a pair that begins with a node type; two other strings are two raw ids."""
     if not isinstance(seeds, (tuple, list)) or len(seeds) != 2 or not isinstance(seeds[0], str):
         return False
     return isinstance(seeds, tuple) or seeds[0] in types or not isinstance(seeds[1], str)

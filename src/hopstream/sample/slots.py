@@ -18,7 +18,7 @@ SlotRange = tuple[int, int]
 
 
 class SlotMap:
-    """Maps ids to slots of one node type; reused from batch to batch.
+    """Map from ids to slots of one node type; reused from batch to batch.
 
     Attributes:
         node_ids: int64[>= num_nodes], the id of each slot.
@@ -61,17 +61,17 @@ class SlotMap:
         return self.ids().copy(), slots
 
     def find(self, ids: IntArray) -> IntArray:
-        """int64[n], the slot of each id; -1 if it has none."""
+        """Return int64[n], the slot of each id; -1 if it has none."""
         slots = np.empty(len(ids), np.int64)
         look_up_slots(ids, self.table, self.shift, self.generation, slots)
         return slots
 
     def ids(self) -> IntArray:
-        """int64[num_nodes], the id of each slot; valid until the next reset."""
+        """Return int64[num_nodes], the id of each slot; valid until the next reset."""
         return self.node_ids[: self.num_nodes]
 
     def trees(self) -> IntArray | None:
-        """int64[num_nodes], the tree of each slot; None without trees."""
+        """Return int64[num_nodes], the tree of each slot; None without trees."""
         return None
 
     def _allocate(self, capacity: int) -> None:
@@ -102,17 +102,17 @@ class TreeSlotMap(SlotMap):
         self._num_unpacked = 0
 
     def ids(self) -> IntArray:
-        """int64[num_nodes], the id of each slot, without its tree."""
+        """Return int64[num_nodes], the id of each slot, without its tree."""
         ids: IntArray = self._up_to_date()[0]
         return ids
 
     def trees(self) -> IntArray:
-        """int64[num_nodes], the tree of each slot."""
+        """Return int64[num_nodes], the tree of each slot."""
         trees: IntArray = self._up_to_date()[1]
         return trees
 
     def _up_to_date(self) -> IntArray:
-        """int64[2, num_nodes], ids and trees; unpacks each pair once."""
+        """Return int64[2, num_nodes], the ids and trees; unpacks each pair once."""
         first, last = self._num_unpacked, self.num_nodes
         if last > self._unpacked.shape[1]:
             unpacked = np.empty((2, len(self.node_ids)), np.int64)
@@ -175,7 +175,7 @@ class ExcludedPairs:
             end.assign(self._ids[row], self._slots[row])
 
     def of_frontier(self, direction: Direction, ids: IntArray) -> IntArray | None:
-        """int64[2, n], expanded node and neighbour of pairs that expand nodes of ``ids``; None if none."""
+        """Return int64[2, n], expanded node and neighbour of pairs that expand nodes of ``ids``, or None."""
         expanded = 1 if direction == "in" else 0
         found = self._ends[expanded].find(ids)
         is_asked = np.zeros(self._ends[expanded].num_nodes, np.bool_)
@@ -184,14 +184,14 @@ class ExcludedPairs:
         return pairs if pairs.size else None
 
     def join(self, src_ids: IntArray, dst_ids: IntArray) -> NDArray[np.bool_]:
-        """bool[n], whether pairs of source and destination are excluded."""
+        """Return bool[n], whether pairs of source and destination are excluded."""
         src_slots, dst_slots = self._ends[0].find(src_ids), self._ends[1].find(dst_ids)
         is_known = (src_slots >= 0) & (dst_slots >= 0)
         return is_known & np.isin(pairs_of_slots(src_slots, dst_slots), pairs_of_slots(*self._slots))
 
 
 def pairs_of_slots(first: IntArray, second: IntArray) -> IntArray:
-    """int64[n], one number for each pair of slots."""
+    """Return int64[n], one number for each pair of slots."""
     return (first << SLOT_BITS) | second
 
 
@@ -201,7 +201,7 @@ def slots_of_pairs(pairs: IntArray) -> tuple[IntArray, IntArray]:
 
 
 class OpRequests:
-    """Makes the requests of one plan over one store, batch by batch. Not thread-safe."""
+    """Maker of the requests of one plan over one store, batch by batch. Not thread-safe."""
 
     def __init__(self, store: Store, plan: SamplePlan) -> None:
         """Compute what is the same for all batches."""
@@ -283,7 +283,7 @@ class OpRequests:
         return None if pairs is None else pairs.of_frontier(direction, ids)
 
     def _labor(self, op: SampleOp) -> LaborSeeds:
-        """Seeds of an op's variates; with ``layer_dependency``, ops that find the same node type share them."""
+        """Return seeds of an op's variates; with ``layer_dependency``, ops that find one node type share them."""
         labor, salt = self._seeds.labor, self._labor_salts[op.name]
         if labor is None:
             raise SettingsError(f"op {op.name!r} uses strategy 'labor' and has no random seeds; give them as labor=")

@@ -35,7 +35,7 @@ Edges = Mapping[EdgeType, EdgeBuffer]
 
 
 class Mirror:
-    """Makes subgraphs bidirectional."""
+    """Converter of subgraphs to bidirectional ones."""
 
     def __init__(self, store: Store, plan: SamplePlan, requests: OpRequests) -> None:
         """Find the reverse of each edge type that a plan follows."""
@@ -82,7 +82,7 @@ class Mirror:
         edges.append(dst_slots[is_missing], src_slots[is_missing], edges.edge_ids[: edges.num_edges][is_missing])
 
     def _missing_pairs(self, edges: EdgeBuffer, drawn: IntArray) -> IntArray:
-        """Reversed pairs of the drawn edges that ``edges`` lacks, in order of first occurrence."""
+        """Return the reversed pairs of the drawn edges that ``edges`` lacks, in order of first occurrence."""
         pairs = self._pairs
         pairs.reset()
         pairs.assign(pairs_of_slots(*edges.slots[:, : edges.num_edges]), np.empty(edges.num_edges, np.int64))
@@ -110,7 +110,7 @@ class Mirror:
     def _is_visible(
         self, entity: tuple[EdgeType, Direction], edge_ids: IntArray, neighbor_ids: IntArray, limits: IntArray
     ) -> NDArray[np.bool_]:
-        """bool[n], whether edges are within the time limits; the first of parallel edges is the earliest."""
+        """Return bool[n], whether edges are within the time limits; the first parallel edge is the earliest."""
         store, time_attr = self._store, self._store.time_attr
         if time_attr is None or not len(edge_ids):
             return np.ones(len(edge_ids), np.bool_)
@@ -128,7 +128,7 @@ class Mirror:
 
 
 class Inducer:
-    """Makes subgraphs induced."""
+    """Converter of subgraphs to induced ones."""
 
     def __init__(self, store: Store, plan: SamplePlan, requests: OpRequests) -> None:
         """Take the edge types of a plan over a store."""
@@ -168,7 +168,7 @@ class Inducer:
 def _slots_of_reply(
     reply: SampleReply, expanded: SlotMap, found: SlotMap
 ) -> tuple[IntArray, IntArray, IntArray | None]:
-    """Slots of expanded nodes and of neighbours, and edge ids, int64[n] each."""
+    """Return the slots of expanded nodes and of neighbours, and edge ids, int64[n] each."""
     expanded_slots = np.empty(len(reply.neighbor_ids), np.int64)
     repeat_slots(0, reply.counts, expanded_slots, 0)
     trees = expanded.trees()

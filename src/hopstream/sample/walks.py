@@ -77,7 +77,7 @@ NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
 
 
 class WalkMemory:
-    """Takes steps of node2vec walks along one edge type."""
+    """Sampler of the steps of node2vec walks along one edge type."""
 
     def __init__(self, store: Store, step: Step, biases: tuple[float, float], weight_attr: str | None) -> None:
         """Prepare the steps.
@@ -169,7 +169,7 @@ class WalkMemory:
         self._read(rng_seed, pending, walks)
 
     def _costs(self, current: IntArray, previous: IntArray) -> NDArray[np.float64]:
-        """float64[2, n]: what it costs to read the edges of both nodes, and to try one candidate."""
+        """Return float64[2, n], what it costs to read the edges of both nodes, and to try one candidate."""
         ahead, behind = self._store.degrees(*self._step, np.concatenate([current, previous])).reshape(2, -1)
         return np.stack([READ_COST * (ahead + behind), 1 + self._open_share * behind])
 
@@ -196,7 +196,7 @@ class WalkMemory:
         return self._store.sample([request])[0]
 
     def _choose(self, rng_seed: int, trees: IntArray, candidates: IntArray, previous: IntArray) -> IntArray:
-        """int64[n], which candidate each walk takes; their number where it takes none."""
+        """Return int64[n], which candidate each walk takes; their number where it takes none."""
         verdicts = np.empty(candidates.shape, np.uint8)
         judge_candidates(
             np.uint64(derive_seed(rng_seed, "verdicts")), trees, candidates, previous, self._return_bias,
@@ -236,7 +236,7 @@ class WalkMemory:
             found[piece] = chosen
 
     def _pieces(self, pending: IntArray, current: IntArray, previous: IntArray) -> Iterator[IntArray]:
-        """Positions, already sorted by node, whose nodes have no more than ``MAX_EDGES_READ`` edges together."""
+        """Yield positions, sorted by node, in pieces of ``MAX_EDGES_READ`` edges at most or of one position."""
         nodes = current[pending]
         ids = np.concatenate([nodes, previous[pending]])
         ahead, behind = self._store.degrees(*self._step, ids).reshape(2, -1)
@@ -264,13 +264,13 @@ class WalkMemory:
 
 @lru_cache(STEPS_AT_ONCE)
 def _round_seeds(rng_seed: int, num_rounds: int) -> list[tuple[int, int]]:
-    """The seeds of candidates and of verdicts in the first rounds of a step."""
+    """Return the seeds of candidates and of verdicts in the first rounds of a step."""
     of_candidates = [derive_seed(rng_seed, "candidates", turn) for turn in range(num_rounds)]
     return [(seed, derive_seed(seed, "verdicts")) for seed in of_candidates]
 
 
 def _first(is_it: NDArray[np.bool_]) -> IntArray:
-    """int64[n], the first column of each row that is True; the number of columns where none is."""
+    """Return int64[n], the first column of each row that is True; the number of columns where none is."""
     first: IntArray = is_it.argmax(axis=1)
     return np.where(is_it.any(axis=1), first, is_it.shape[1])
 
@@ -340,11 +340,11 @@ class WalkSettings(Settings):
 
     @property
     def has_memory(self) -> bool:
-        """Where a walk goes depends on where it came from."""
+        """Whether a walk's next node depends on the node that it came from."""
         return self.p != 1 or self.q != 1
 
     def steps(self, store: Store) -> tuple[Step, ...]:
-        """The edge type and direction of each step, checked against a dataset.
+        """Return the edge type and direction of each step, checked against a dataset.
 
         Raises:
             UnknownNameError: The graph has no such edge type.
@@ -499,7 +499,7 @@ def _closing(batches: Iterator[IntArray], store: Store) -> Iterator[IntArray]:
 
 
 class Walker:
-    """Takes walks over one store."""
+    """Sampler of walks over one store."""
 
     def __init__(self, store: Store, settings: WalkSettings) -> None:
         """Check the settings against the dataset.
@@ -514,7 +514,7 @@ class Walker:
         self._node_types = [ends_of(*self.steps[0])[0], *(ends_of(*step)[1] for step in self.steps)]
 
     def read_start(self, start: SeedsLike) -> IntArray:
-        """int64[n], keys of the nodes that were asked for.
+        """Return int64[n], the keys of the nodes that were asked for.
 
         Raises:
             SettingsError: No keys, no start at all, or one of another type than the first step goes from.
@@ -531,7 +531,7 @@ class Walker:
         return found.keys_at(np.arange(found.num_seeds, dtype=np.int64))
 
     def batches(self, starts: IntArray) -> Iterator[IntArray]:
-        """int64[walks, length + 1] keys, batch by batch."""
+        """Yield int64[walks, length + 1] keys, batch by batch."""
         num_walks = self._settings.num_walks
         first, end = 0, len(starts) * num_walks
         while first < end:
@@ -543,7 +543,7 @@ class Walker:
             first = stop
 
     def _keys(self, ids: IntArray) -> IntArray:
-        """Keys of int64[length + 1, walks] ids, as int64[walks, length + 1]."""
+        """Return the keys of int64[length + 1, walks] ids, as int64[walks, length + 1]."""
         keys = np.full(ids.shape[::-1], NO_NODE, np.int64)
         columns_at_a_time = max(1, MAX_KEYS_ASKED // max(1, ids.shape[1]))
         for first in range(0, len(ids), columns_at_a_time):
@@ -580,7 +580,7 @@ class _Batch:
         self._memory = WalkMemory(store, steps[0], biases, self._weight_attr(0)) if settings.has_memory else None
 
     def walk(self) -> IntArray:
-        """int64[length + 1, walks] ids; ``NO_NODE`` after the end of a walk."""
+        """Return int64[length + 1, walks] ids; ``NO_NODE`` after the end of a walk."""
         ids = np.full((len(self._steps) + 1, len(self._start_ids)), NO_NODE, np.int64)
         ids[0] = self._start_ids
         walks = np.arange(len(self._start_ids))

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEntry:
-    """One server of a cluster.
+    """Server of a cluster.
 
     Attributes:
         location: ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``.
@@ -255,13 +255,13 @@ class _Opening:
             store.close()
 
     def _is_own(self, parts: Sequence[int], location: str | None = None) -> bool:
-        """Whether a server is the one that opens the store, or all its parts are parts of that server."""
+        """Return whether a server is the one that opens the store, or all its parts are parts of that server."""
         if self._own is None:
             return False
         return location == self._own.location or (bool(parts) and set(parts) <= set(self._own.parts))
 
     def _is_here(self, path: Path | None, parts: Sequence[int], dataset_id: str | None = None) -> bool:
-        """Whether a folder on this machine holds these parts of the dataset; if so, they will be mapped."""
+        """Return whether a folder on this machine holds these parts; if so, they will be mapped."""
         dataset_id = dataset_id or self._cluster.dataset_id
         if path is None or not parts or dataset_id is None or not self._settings.prefer_local:
             return False

@@ -74,7 +74,7 @@ NO_OVERLAYS = OverlayTables(marks=np.empty((0, 2), np.uint64), newest=NOTHING)
 
 
 class LongRows:
-    """Makes an index of long rows once they were scanned so often that it costs less than it saves.
+    """Maker of an index of long rows, once they were scanned so often that it costs less than it saves.
 
     Only walks count what they scan: the memory of servers is bounded by what they account for.
 
@@ -233,7 +233,7 @@ def find_row_edges(tables: SamplingTables, ids: IntArray) -> Nodes:
 
 
 def find_edge_ids(tables: SamplingTables, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
-    """int64[n], the id of the first edge between each of some checked ids and its neighbour; -1 for none.
+    """Return int64[n], the id of the first edge between each checked id and its neighbour; -1 for none.
 
     Raises:
         FormatError: A row lies outside its file.
@@ -385,17 +385,17 @@ def count_eligible(tables: SamplingTables, request: SampleRequest, ranges: EdgeR
 
 
 def is_plain(request: SampleRequest) -> bool:
-    """Whether each node's eligible edges are one range, and any of them or the last are drawn."""
+    """Return whether each node's eligible edges are one range, and any of them or the last are drawn."""
     return request.strategy in ("uniform", "last") and not is_limited(request)
 
 
 def is_limited(request: SampleRequest) -> bool:
-    """Whether neighbours are excluded, or only candidates are eligible."""
+    """Return whether neighbours are excluded, or only candidates are eligible."""
     return _excludes(request) or request.candidates is not None
 
 
 def replaces(request: SampleRequest) -> bool:
-    """Whether the request draws with replacement."""
+    """Return whether the request draws with replacement."""
     return request.is_replacing and request.count >= 0
 
 

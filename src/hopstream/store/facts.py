@@ -23,7 +23,7 @@ MAX_PARTS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """What a client must know about a served store before its first request.
+    """Facts that a client must know about a served store before its first request.
 
     Attributes:
         schema: Schema of the dataset.

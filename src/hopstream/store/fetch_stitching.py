@@ -47,7 +47,7 @@ class FetchShare:
 
 
 class FetchPlanner:
-    """Splits fetch requests of one store by source."""
+    """Splitter of the fetch requests of one store by source."""
 
     def __init__(self, store: Store, halo: HaloStore | None, cache: RowCache | None, here: Sequence[int]) -> None:
         """Keep the sources.
@@ -113,7 +113,7 @@ def _far_rows(share: FetchShare) -> tuple[IntArray, IntArray]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Work:
-    """One share while its rows are fetched.
+    """State of one share while its rows are fetched.
 
     Attributes:
         number: Number of the request.

@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class MachineLine:
-    """One line of the file.
+    """Line of an IP configuration file.
 
     Attributes:
         host: Name or IP address, without brackets.
@@ -105,7 +105,7 @@ def cluster_of_machines(
 
 
 def _is_host(word: str) -> bool:
-    """Whether a word is a name, an IPv4 address, or an IPv6 address with or without brackets."""
+    """Return whether a word is a name, an IPv4 address, or an IPv6 address with or without brackets."""
     if ":" not in word:
         return _NAME.fullmatch(word) is not None
     try:

@@ -49,7 +49,7 @@ def check_strategy(store: Store, request: SampleRequest) -> None:
 
 
 def has_times(store: Store, request: SampleRequest) -> bool:
-    """Whether the edges of the request's edge type have times."""
+    """Return whether the edges of the request's edge type have times."""
     return request.edge_type in timed_edge_types(store.schema, store.time_attr, request.direction)
 
 
@@ -97,7 +97,7 @@ def _check_arrays(store: Store, request: SampleRequest, where: str) -> None:
 
 
 def _is_integer(values: IntArray) -> bool:
-    """Whether every value of the dtype fits int64."""
+    """Return whether every value of the dtype fits int64."""
     return values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int64)
 
 
@@ -185,7 +185,7 @@ def check_links(store: Store, edge_type: EdgeType, edge_keys: IntArray) -> None:
 
 
 def has_own_times(store: Store, edge_type: EdgeType) -> bool:
-    """Whether the edges of a type have times of their own, which ``links`` returns."""
+    """Return whether the edges of a type have times of their own, which ``links`` returns."""
     return store.time_attr is not None and store.time_attr in store.schema.edges[edge_type]
 
 
@@ -231,7 +231,7 @@ def check_sample_request(store: Store, request: SampleRequest) -> None:
 
 
 def answers_ranges(request: SampleRequest) -> bool:
-    """Whether a node whose eligible edges are all drawn returns one range of its stored edges."""
+    """Return whether a node whose eligible edges are all drawn returns one range of its stored edges."""
     return (
         request.strategy in STORED_ORDER
         and (request.count < 0 or not request.is_replacing)

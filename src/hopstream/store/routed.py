@@ -377,7 +377,7 @@ class _Asking(Generic[T]):
         return sum(part in self._stores[index].parts for index in self._untried[part])
 
     def _prefer(self, index: int, parts: Sequence[int]) -> None:
-        """After a failover, make the replica that answered the first choice of its parts."""
+        """Make the replica that answered after a failover the first choice of its parts."""
         for part in parts:
             if self._failures[part]:
                 others = [replica for replica in self._replicas[part] if replica != index]

@@ -131,7 +131,7 @@ def fetch_rows(
 
 
 def keeps_edge_keys(store: Store, direction: Direction) -> bool:
-    """Whether a store has original edge keys; a dataset keeps them for all edge types or for none."""
+    """Return whether a store has original edge keys; a dataset keeps them for all edge types or for none."""
     for edge_type in store.schema.edges:
         if store.book.num_ids((edge_type, direction)):
             request = FetchRequest(entity=(edge_type, direction), names=(KEY,), ids=np.zeros(1, np.int64))

@@ -48,7 +48,7 @@ class Made:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class MemoryWait:
-    """What is known about the memory that a channel's next batch lacks.
+    """Facts about the memory that a channel's next batch lacks.
 
     Attributes:
         taken_bytes: Bytes of messages when the batch failed. It is retried when messages take less.
@@ -111,7 +111,7 @@ class ChannelStats:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SampledChannel:
-    """One input of one compute rank. Every access to a field needs the scheduler's lock.
+    """Channel of one input of one compute rank. Every access to a field needs the scheduler's lock.
 
     Attributes:
         channel_id: Secret key of the channel; only the compute rank receives it.
@@ -218,7 +218,7 @@ class SampledChannel:
         self.late = {step: at_s for step, at_s in self.late.items() if step >= lowest}
 
     def has_work(self, *, may_hoard: bool) -> bool:
-        """Whether there is a batch to make; ``may_hoard`` allows ``credit`` unfetched batches instead of one."""
+        """Return whether there is a batch to make; ``may_hoard`` allows ``credit`` unfetched ones, not just 1."""
         if self.is_destroyed or self.epoch < 0:
             return False
         if self.asked:

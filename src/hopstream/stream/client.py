@@ -131,7 +131,7 @@ class RemoteGraph(GraphQuestions, BatchService):
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """One server and a session's channel on it.
+    """Server, and a session's channel on it.
 
     Attributes:
         number: Position among the servers; it determines the server's share of the batches.

@@ -122,7 +122,7 @@ class GraphQuestions(OfOneProcess):
         return self._store().weight_attr
 
     def fetch_edge_weights_registered(self) -> bool:
-        """Whether the dataset was written with weights, so that weighted draws are possible."""
+        """Return whether the dataset was written with weights, so that weighted draws are possible."""
         return self._store().weight_attr is not None
 
     def fetch_split(self, node_type: str, split: str) -> IntArray:

@@ -265,7 +265,7 @@ class Scheduler:
             return self._channel(channel_id).share
 
     def is_epoch_done(self, channel_id: int, epoch: int) -> bool:
-        """Whether all batches of a channel's share of an epoch were made, or a later epoch began.
+        """Return whether all batches of a channel's share of an epoch were made, or a later epoch began.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -458,7 +458,7 @@ class Scheduler:
         return self._buffered_bytes + self._sending_bytes <= self._limits.buffer_bytes
 
     def _serve(self) -> None:
-        """Main loop of a sampling thread."""
+        """Run the main loop of a sampling thread."""
         while (claimed := self._claim()) is not None:
             outcome = _make(claimed)
             took_s = self._clock() - claimed.since_s
@@ -528,7 +528,7 @@ class Scheduler:
         return None
 
     def _is_overdue(self, channel: SampledChannel) -> bool:
-        """Whether other channels must wait for a channel that waits for memory; called with the lock.
+        """Return whether other channels must wait for a channel that waits for memory; called with the lock.
 
         They must once ``MAX_OVERTAKEN`` of their batches have overtaken it. They need not while everything that held
         the memory still exists, because waiting would free none. They wait ``HOLD_S`` at most.
@@ -565,7 +565,7 @@ class Scheduler:
         return sum(claim.reserved_bytes for claim in self._claims)
 
     def _has_memory(self, channel: SampledChannel, limit: int, spare_bytes: int) -> bool:
-        """Whether a channel's next batch may be made now; drops spare batches for a requested one.
+        """Return whether a channel's next batch may be made now; drops spare batches for a requested one.
 
         Called with the lock.
 

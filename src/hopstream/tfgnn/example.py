@@ -68,7 +68,7 @@ class EncodedExamples:
     offsets: IntArray
 
     def __len__(self) -> int:
-        """Number of messages."""
+        """Return the number of messages."""
         return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> bytes:

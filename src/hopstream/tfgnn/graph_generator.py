@@ -43,7 +43,7 @@ def random_graphs(
 
 
 class _Draw:
-    """Draws one graph."""
+    """Generator of one graph."""
 
     def __init__(self, spec: GraphSpec, settings: RandomSettings, seed: int) -> None:
         self._spec, self._settings = spec, settings

@@ -87,7 +87,7 @@ def parse_schema(text: str) -> Any:
 
 
 def names_tables(path: Path) -> bool:
-    """Whether a file is a ``GraphSchema`` that names files of tables, like that of a unigraph."""
+    """Return whether a file is a ``GraphSchema`` that names files of tables, like that of a unigraph."""
     try:
         schema = read_message(path, GRAPH_SCHEMA)
     except FormatError:

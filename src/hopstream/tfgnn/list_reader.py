@@ -34,7 +34,7 @@ def _refuse(is_wrong: Array, what: Callable[[int], str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ListReader:
-    """Reads the lists of messages and checks them against each other. Counts are int64[num_messages].
+    """Reader of lists of messages; checks them against each other. Counts are int64[num_messages].
 
     Attributes:
         lists: List name to the lists of all messages.

@@ -27,7 +27,7 @@ MAX_TEXT = 60
 
 @dataclass(frozen=True, slots=True)
 class ShownFeature:
-    """One feature, or the indices or sizes of a set.
+    """Feature, or the indices or sizes of a set.
 
     Attributes:
         key: Its owner: ``context``, ``nodes/<set>`` or ``edges/<set>``; "" without a schema.
@@ -152,7 +152,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Examination:
-    """Checks examples against a spec in bounded memory."""
+    """Check of examples against a spec in bounded memory."""
 
     def __init__(self, spec: GraphSpec, *, num_components: int = 1, prefix: str = "") -> None:
         """Prepare to check examples of graphs of ``num_components`` components each."""

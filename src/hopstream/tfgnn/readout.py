@@ -25,7 +25,7 @@ _READOUT_EDGE = re.compile(r"(_readout(?::[A-Za-z0-9_]+)?)/(\w+)(?:/(.+))?")
 
 
 def is_readout(node_set: str) -> bool:
-    """Whether the name of a node set is that of a readout."""
+    """Return whether the name of a node set is that of a readout."""
     return _READOUT_NAME.fullmatch(node_set) is not None
 
 

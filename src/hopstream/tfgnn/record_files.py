@@ -108,7 +108,7 @@ class RecordFiles:
         ]
 
     def __len__(self) -> int:
-        """Number of records of all files."""
+        """Return the number of records of all files."""
         return int(self._offsets[-1])
 
     def place(self, number: int) -> tuple[Path, int]:

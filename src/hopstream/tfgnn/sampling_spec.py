@@ -84,7 +84,7 @@ def spec_name(spec: Any) -> str:
 
 
 def _is_file(text: str) -> bool:
-    """Whether a text is the path of an existing file."""
+    """Return whether a text is the path of an existing file."""
     try:
         return Path(text).is_file()
     except (OSError, ValueError):  # too long for a path, or with a null byte

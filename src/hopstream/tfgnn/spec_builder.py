@@ -23,7 +23,7 @@ STRATEGY_NUMBERS = range(TOP_K, LATEST_K + 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingStep:
-    """One op of a spec under construction; ``sample`` returns a new step.
+    """Op of a spec under construction; ``sample`` returns a new step.
 
     Attributes:
         builder: The builder that the step belongs to.

@@ -180,7 +180,7 @@ class ExampleStatistics:
         return num_filled - self.features[name].num_filled
 
     def _keeps(self, name: str, lists: ValueLists) -> bool:
-        """Whether to keep a name that is not in the schema; lists of other names are only counted."""
+        """Return whether to keep a name that is not in the schema; lists of other names are only counted."""
         if name in self._kept:
             return True
         if len(self._kept) < MAX_NAMES and len(name) <= MAX_NAME_LENGTH:

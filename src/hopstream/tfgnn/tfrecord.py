@@ -121,7 +121,7 @@ def frame_records(data: Array, offsets: IntArray) -> None:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a file starts with gzip's magic bytes."""
+    """Return whether a file starts with gzip's magic bytes."""
     with path.open("rb") as file:
         return file.read(len(_GZIP)) == _GZIP
 

@@ -125,7 +125,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One copy job, from a source to targets.
+    """Copy job from a source to targets.
 
     Attributes:
         source: Place of the dataset now.

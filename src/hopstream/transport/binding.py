@@ -78,6 +78,6 @@ def _reason(error: Exception, location: Location) -> str:
 
 
 def is_of_elsewhere(error: Exception) -> bool:
-    """Whether listening failed because the host is unknown or its address is not this machine's."""
+    """Return whether listening failed because the host is unknown or its address is not this machine's."""
     is_unknown = isinstance(error, socket.gaierror | UnicodeError)
     return is_unknown or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL)

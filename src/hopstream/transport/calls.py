@@ -87,7 +87,7 @@ def identity_of(frame: Frame) -> Identity:
 
 
 class Peer:
-    """One connection of a client, with its requests under way."""
+    """Connection of a client, with its requests under way."""
 
     def __init__(self, stream: ByteStream, address: str, *, has_shaken_hands: bool) -> None:
         """Take over a connection before its hello."""

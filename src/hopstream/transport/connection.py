@@ -453,7 +453,7 @@ class UnderWay:
         return (self._answer is None or not self._answer.has_begun) and time.monotonic() < self._ends
 
     def _is_passing(self, error: Exception) -> bool:
-        """Whether the error is temporary: the server is busy or restarting."""
+        """Return whether the error is temporary: the server is busy or restarting."""
         is_going = isinstance(error, LinkLost | StoreUnavailable) and self._connection.has_left
         is_passing = isinstance(error, ServerBusy) or is_going
         return is_passing and self._may_repeat

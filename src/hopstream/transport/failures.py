@@ -65,7 +65,7 @@ def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Fra
 
 
 def is_askers_fault(error: BaseException) -> bool:
-    """Whether a request failed because of its content, and not because of the server or a timeout."""
+    """Return whether a request failed because of its content, and not because of the server or a timeout."""
     return type(error).__name__ in SHARED_ERRORS and not isinstance(error, TimeoutError)
 
 

@@ -440,7 +440,7 @@ class Link:
         return prefix.kind != ANSWER or prefix.number in self._answers
 
     def _is_wanted(self, prefix: Prefix) -> bool:
-        """Whether the arrays of a message may still be written; ``cancel`` waits for a write under way."""
+        """Return whether the arrays of a message may still be written; ``cancel`` waits for a write under way."""
         if prefix.kind != ANSWER or prefix.number in self._answers:
             return True
         self._filling = 0

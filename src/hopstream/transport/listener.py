@@ -226,7 +226,7 @@ class Listener:
         return True
 
     def _work(self) -> None:
-        """Loop of a thread: wait for a descriptor, serve it, and wait again."""
+        """Run the loop of a thread: wait for a descriptor, serve it, and wait again."""
         num_ticks = 0
         self._threads.add(threading.current_thread())
         while not self._is_closed:

@@ -12,7 +12,7 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Poller(Protocol):
-    """Watches descriptors; any number of threads may wait at once."""
+    """Watcher of descriptors; any number of threads may wait at once."""
 
     def arm(self, fd: int, events: int) -> None:
         """Report once, to one thread, when a descriptor is ready for an event or its peer has closed it."""
@@ -32,7 +32,7 @@ class Poller(Protocol):
 
 
 class EpollPoller:
-    """Threads wait in ``epoll``, which wakes one thread per event."""
+    """Poller in which threads wait in ``epoll``, which wakes one thread per event."""
 
     def __init__(self) -> None:
         """Watch nothing yet."""
@@ -69,7 +69,7 @@ class EpollPoller:
 
 
 class SelectorPoller:
-    """Replaces ``EpollPoller`` on systems without ``epoll``: one thread waits at a time."""
+    """Poller for systems without ``epoll``: one thread waits at a time."""
 
     def __init__(self) -> None:
         """Watch nothing yet."""

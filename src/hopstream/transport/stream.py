@@ -47,7 +47,7 @@ class ByteStream(Protocol):
         ...
 
     def has_pending(self) -> bool:
-        """Whether bytes are readable that polling the descriptor does not report."""
+        """Return whether bytes are readable that polling the descriptor does not report."""
         ...
 
     def expect(self, num_bytes: int) -> None:

@@ -173,7 +173,7 @@ class RangePartitionBook:
         return offsets
 
     def num_partitions(self) -> int:
-        """Number of parts."""
+        """Return the number of parts."""
         return self._num_parts
 
     def metadata(self) -> list[PartMetadata]:

@@ -54,7 +54,7 @@ def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[n
 
 
 class _Reader:
-    """Collects parts; nodes come first, because an edge may lead to a node of any part."""
+    """Collector of parts; nodes come first, because an edge may lead to a node of any part."""
 
     def __init__(self, config: PartConfig) -> None:
         self._config = config

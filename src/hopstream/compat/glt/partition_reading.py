@@ -97,7 +97,7 @@ class _Reader:
 
     @property
     def owners(self) -> Owners:
-        """Map each node type to the part of each node."""
+        """Node type to the part of each node."""
         return {t: rows.parts.numpy().astype(np.int32) for t, rows in self.nodes.items()}
 
     def read(self, part: int, tables: PartTables) -> None:

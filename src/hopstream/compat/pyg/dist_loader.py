@@ -56,7 +56,7 @@ WITHOUT_EFFECT = (
 
 
 class DistLoader(OfOneProcess):
-    """One rank's loader over the partitions of all ranks.
+    """Loader of one rank over the partitions of all ranks.
 
     One iteration is one epoch. ``with loader as batches:`` is also one epoch, whose threads end with the block.
     ``close``, or the end of the process, waits until the other ranks leave too, because they may still need this rank's

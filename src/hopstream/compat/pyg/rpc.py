@@ -35,7 +35,7 @@ class DistRole(Enum):
 
 @dataclass
 class DistContext:
-    """One of the processes that load together.
+    """Position of this process among the processes that load together.
 
     Attributes:
         rank: Rank of this process, in ``[0, world_size)``.

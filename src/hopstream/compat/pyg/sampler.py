@@ -452,7 +452,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
 
 
 class _OneMaker(BatchMaker[SeedBatch]):
-    """Makes the batch of one start."""
+    """Maker of the batch of one start."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         return self._inputs

@@ -31,7 +31,7 @@ from hopstream.schema import NUMERIC_DTYPES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyFile:
-    """One ``.npy`` file whose header has been read.
+    """An ``.npy`` file whose header has been read.
 
     Attributes:
         path: The file.
@@ -127,7 +127,7 @@ MAX_KEY = (1 << 63) - 1
 
 
 class EdgeFile(ABC):
-    """One edge file."""
+    """Base class of edge files."""
 
     shown: str
     """Its name in messages."""

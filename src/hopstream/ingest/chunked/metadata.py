@@ -80,7 +80,7 @@ class ChunkedMetadata:
 
 
 def describes_chunks(value: object) -> bool:
-    """Whether a JSON value has the fields of a chunked graph's metadata, and none of tables or partitions."""
+    """Return whether a JSON value has fields of a chunked graph's metadata, none of tables or partitions."""
     others = {TABLES_FIELD, PARTITIONS_FIELD}
     return isinstance(value, dict) and others.isdisjoint(value) and bool(OWN_FIELDS & value.keys())
 

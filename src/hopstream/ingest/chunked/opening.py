@@ -68,7 +68,7 @@ def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
 
 
 def _are_ragged(files: Sequence[NpyFile | ParquetColumn]) -> bool:
-    """Whether rows are ragged: a file declares it, or lists of undeclared length differ in length."""
+    """Return whether rows are ragged: a file declares it, or lists of undeclared length differ in length."""
     columns = [file for file in files if not isinstance(file, NpyFile)]
     if any(file.is_ragged for file in columns):
         return True
@@ -234,7 +234,7 @@ METADATA = "metadata.json"
 
 
 def is_chunked(path: str | os.PathLike[str]) -> bool:
-    """Whether a JSON file is the metadata of a chunked graph; its fields tell."""
+    """Return whether a JSON file is the metadata of a chunked graph; its fields tell."""
     try:
         return describes_chunks(read_json(local_path(path)))
     except FormatError:  # the reader of the source reports the error

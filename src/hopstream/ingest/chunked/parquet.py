@@ -40,7 +40,7 @@ _INDEX_COLUMN = re.compile(r"__index_level_\d+__")
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetFile:
-    """One Parquet file whose footer has been read.
+    """A Parquet file whose footer has been read.
 
     Attributes:
         path: The file.
@@ -364,7 +364,7 @@ def _told_shape(file: ParquetFile) -> tuple[int, ...] | None:
 
 
 def _may_be_fixed(file: ParquetFile, element_size: int) -> bool:
-    """Whether the footer allows that all lists have one length; each element has ``element_size`` values."""
+    """Return whether the footer allows lists of one length; each element has ``element_size`` values."""
     width = _list_width(file)
     return width is not None and element_size > 0 and width % element_size == 0
 

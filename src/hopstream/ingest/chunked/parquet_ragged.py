@@ -198,7 +198,7 @@ def _text_rows(array: pa.Array, is_string: bool) -> RaggedArray:
 
 
 def are_of_one_length(files: Sequence[ParquetColumn]) -> bool:
-    """Whether lists have the one length that the footer of their file allows; null lists are ignored.
+    """Return whether lists have the one length that their file's footer allows; null lists are ignored.
 
     Args:
         files: Files of one feature. Files with an ``element_shape`` also have a ``shape``, unless they have no rows.
@@ -225,7 +225,7 @@ def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, 
 
 
 def _has_empty(file: ParquetColumn, group: int) -> bool:
-    """Whether the statistics of a row group count empty lists or nulls."""
+    """Return whether the statistics of a row group count empty lists or nulls."""
     return bool(file.file.list_sizes[1][group])
 
 

@@ -254,7 +254,7 @@ def format_of(schema: FeatureSchema, settings: ChunkSettings) -> DataFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkFile:
-    """One file of a chunked graph.
+    """File of a chunked graph.
 
     Attributes:
         name: Path relative to the folder.

@@ -165,7 +165,7 @@ class TableFindings:
         self._dtypes: dict[str, dict[str, str]] = {}
 
     def must_look_at(self, table: Table, ids: Ids) -> bool:
-        """Whether a column of raw ids must be surveyed.
+        """Return whether a column of raw ids must be surveyed.
 
         That is the case for a node table's own raw ids, and for ends at a type without a table.
         """
@@ -243,7 +243,7 @@ class ChunkCounts:
 
 
 class Steps:
-    """One run of a job: runs the steps in order and keeps their results."""
+    """Run of a job's steps in order, with their results."""
 
     def __init__(
         self, workplace: ChunkFolder, metadata: TablesMetadata, parts: Mapping[int, Sequence[Part]], progress: Progress

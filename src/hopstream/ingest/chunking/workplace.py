@@ -131,7 +131,7 @@ class Layout:
     kept_offsets: IntArray
 
     def __len__(self) -> int:
-        """Number of blocks."""
+        """Return the number of blocks."""
         return len(self.parts)
 
     @property
@@ -208,7 +208,7 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         return next(table for table in self.tables if table.entity == node_type)
 
     def is_implicit(self, node_type: str) -> bool:
-        """Whether a node type has no table: only edges name its nodes."""
+        """Return whether a node type has no table: only edges name its nodes."""
         return self.metadata.nodes[node_type].files is None
 
     def kind(self, node_type: str) -> RawKind:

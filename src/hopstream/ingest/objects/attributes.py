@@ -169,7 +169,7 @@ def left_out(graph: Graph, attributes: Attributes, *entities: str | EdgeType) ->
 
 
 def is_like_split(name: str) -> bool:
-    """Whether an attribute's name contains a word for a split, for example ``idx_train`` or ``dev_mask``.
+    """Return whether an attribute's name contains a word for a split, like ``idx_train`` or ``dev_mask``.
 
     Lists of edges do not count, for example ``train_pos_edge_index`` of PyG's older ``train_test_split_edges``.
     """

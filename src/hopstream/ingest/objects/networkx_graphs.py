@@ -27,11 +27,11 @@ class NetworkXLike(Protocol):
     """A NetworkX ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``."""
 
     def is_directed(self) -> bool:
-        """Whether edges have a direction."""
+        """Return whether edges have a direction."""
         ...
 
     def is_multigraph(self) -> bool:
-        """Whether there may be several edges between two nodes."""
+        """Return whether there may be several edges between two nodes."""
         ...
 
     @property

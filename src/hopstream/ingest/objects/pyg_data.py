@@ -39,7 +39,7 @@ class DataLike(Protocol):
         ...
 
     def is_node_attr(self, key: str) -> bool:
-        """Whether PyG considers an attribute to be one of nodes."""
+        """Return whether PyG considers an attribute to be one of nodes."""
         ...
 
 

@@ -28,7 +28,7 @@ LADDER = ("int64", "float64", "bool", STRING)
 
 
 class ColumnReader:
-    """Collects one feature from the batches of its table."""
+    """Collector of one feature from the batches of its table."""
 
     def __init__(self, label: str, spec: FeatureSpec) -> None:
         """Start with no rows; ``label`` is the feature's name in messages, for example ``paper.title``."""

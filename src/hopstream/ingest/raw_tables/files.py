@@ -137,7 +137,7 @@ def _read_records(
 
 
 class _Where:
-    """Names the records of a block in errors."""
+    """Names of the records of a block in errors."""
 
     def __init__(self, shown: str, first: int, columns_said_by: str) -> None:
         self._shown, self._first = shown, first
@@ -520,7 +520,7 @@ def _uneven_line(files: TableFiles, path: Path) -> int | None:
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file starts with gzip's magic bytes."""
+    """Return whether a file starts with gzip's magic bytes."""
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
 

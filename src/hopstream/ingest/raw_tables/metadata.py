@@ -85,7 +85,7 @@ class FeatureSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTableSpec:
-    """One node type, with or without a table.
+    """Node type, with or without a table.
 
     Attributes:
         files: The table; None for a node type whose nodes only edges name.
@@ -111,7 +111,7 @@ class NodeTableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeTableSpec:
-    """One edge type: a table with columns for the raw ids of both ends.
+    """Edge type: a table with columns for the raw ids of both ends.
 
     The other fields are as in ``NodeTableSpec``.
     """
@@ -319,7 +319,7 @@ _REQUIRED: Any = object()
 
 
 class _Fields:
-    """Reads the keys of a JSON object; ``finish`` refuses keys that were not read."""
+    """Reader of the keys of a JSON object; ``finish`` refuses keys that were not read."""
 
     def __init__(self, where: str, value: object) -> None:
         if not isinstance(value, dict):

@@ -123,7 +123,7 @@ def first_non_integer(chunk: pa.Array) -> int | None:
 
 
 def holds_integers(text: pa.Array) -> bool:
-    """Whether Arrow can read all cells as int64, and none is hexadecimal."""
+    """Return whether Arrow can read all cells as int64, and none is hexadecimal."""
     try:
         text.cast(INTEGER)
     except pa.ArrowInvalid:

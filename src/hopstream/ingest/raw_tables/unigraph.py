@@ -129,7 +129,7 @@ def _headers(
 
 
 def has_column(files: TableFiles, names: tuple[str, ...]) -> bool:
-    """Whether a table has a column with one of the names; only its first non-empty file is read.
+    """Return whether a table has a column with one of the names; only its first non-empty file is read.
 
     Raises:
         FormatError: The file is damaged.

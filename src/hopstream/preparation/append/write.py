@@ -254,7 +254,7 @@ class _Rows:
 
 @dataclass(slots=True, kw_only=True)
 class DeltaWriter:
-    """Writes the additions of an append to a separate folder, under their paths in the dataset.
+    """Writer of the additions of an append to a separate folder, under their paths in the dataset.
 
     Attributes:
         root: The folder.

@@ -288,7 +288,7 @@ class _Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Comparison:
-    """Compares the expected content of files with the actual content."""
+    """Comparison of the expected content of files with the actual content."""
 
     files: Files
 

@@ -155,7 +155,7 @@ def group_of(where: str) -> str:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects findings while checks run. Findings of the same kind, file and defect are merged.
+    """Collector of findings while checks run. Findings of the same kind, file and defect are merged.
 
     Each group keeps at most ``max_findings``. ``report`` decides at the end which of them are listed.
     """

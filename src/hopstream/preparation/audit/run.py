@@ -219,7 +219,7 @@ def _roots_of(root: Path, manifest: Manifest, parts: Sequence[int]) -> list[str]
 
 @dataclass(slots=True, kw_only=True)
 class _Audit:
-    """One verification."""
+    """Run of a verification."""
 
     files: Files
     manifest: Manifest

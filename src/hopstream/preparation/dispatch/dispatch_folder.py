@@ -159,7 +159,7 @@ class IdStretches:
     shift: int
 
     def __len__(self) -> int:
-        """Number of buckets."""
+        """Return the number of buckets."""
         return len(self.parts)
 
     def part_firsts(self) -> IntArray:

@@ -16,7 +16,7 @@ _SHARED = ("direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSettings(WorkSettings):
-    """How a chunked graph is dispatched, and what each part stores. The constructor checks every field.
+    """Settings of a dispatch, and of what each part stores. The constructor checks every field.
 
     Raises:
         SettingsError: A field has an invalid value.

@@ -53,7 +53,7 @@ ATTRIBUTES = {
 
 
 class Sink(Protocol):
-    """Receives the content of the files of halos, one file after the other."""
+    """Receiver of the content of the files of halos, one file after the other."""
 
     def put(self, path: PurePosixPath, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
         """Take one file in blocks, which are computed on iteration."""
@@ -61,7 +61,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSink:
-    """Writes files below a folder and keeps their records."""
+    """Writer of files below a folder, which keeps their records."""
 
     root: Path
     files: dict[str, FileRecord] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class FileSink:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HaloWriter:
-    """Makes the files of halos of one generation."""
+    """Maker of the files of halos of one generation."""
 
     parts: Parts
     generation: int

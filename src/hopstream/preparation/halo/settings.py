@@ -19,7 +19,7 @@ FeatureChoice = Literal["none", "all"] | str | Sequence[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaloSettings(Settings):
-    """What each part keeps copies of. The constructor checks every field.
+    """Settings of what each part keeps copies of. The constructor checks every field.
 
     Attributes:
         hops: Rows of edges are copied of nodes at a distance of 1 to ``hops`` hops from nodes that the part owns, along

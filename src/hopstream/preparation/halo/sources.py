@@ -29,7 +29,7 @@ Chances = NDArray[np.float64]
 
 
 class NumberTables:
-    """Makes arrays with a number for each node, in memory while they fit, then in files.
+    """Allocator of arrays with a number for each node, in memory while they fit, then in files.
 
     The files are unlinked, so nothing remains however the process ends. Their pages belong to the page cache, which the
     kernel reclaims.

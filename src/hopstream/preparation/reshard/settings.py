@@ -18,7 +18,7 @@ _OF_THE_CUT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardSettings(WorkSettings):
-    """How nodes are assigned to new parts, and how the work is done. The constructor checks every field.
+    """Settings of assigning nodes to new parts, and of the work. The constructor checks every field.
 
     The stored columns (directions, keys, times, weights, links) stay the same.
 

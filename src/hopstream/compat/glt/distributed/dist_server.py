@@ -50,7 +50,7 @@ _STORAGE: StorageServer | None = None
 
 
 class StorageServer:
-    """One server of a session."""
+    """Server of a session."""
 
     def __init__(
         self,

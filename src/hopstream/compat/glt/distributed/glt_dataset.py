@@ -27,7 +27,7 @@ LabelFiles = str | Path | Mapping[str, str | Path]
 
 
 class DistDataset(dist_dataset.DistDataset):
-    """One partition of a graph, which ``load`` opens. All processes must be able to read the whole folder."""
+    """Partition of a graph, which ``load`` opens. All processes must be able to read the whole folder."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ class ChannelState:
 
 @dataclass(slots=True, eq=False)
 class SamplingBackendState:
-    """One sampling backend.
+    """State of a sampling backend.
 
     Attributes:
         backend_id: Its number.
