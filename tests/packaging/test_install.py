@@ -90,7 +90,10 @@ def test_the_version_is_that_of_the_tag(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "checker",
-    [("mypy", "--strict", "--cache-dir=/dev/null"), ("basedpyright", "--level", "error")],
+    [
+        ("mypy", "--strict", "--cache-dir=/dev/null"),
+        ("basedpyright", "--level", "error", "--pythonpath", sys.executable),
+    ],
     ids=["mypy", "pyright"],
 )
 def test_a_users_script_passes_a_type_checker(checker: tuple[str, ...], tmp_path: Path):

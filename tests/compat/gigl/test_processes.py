@@ -94,7 +94,7 @@ def test_channels_of_a_client_that_is_killed_go_and_those_of_an_idle_one_stay(fo
         world.ranks[0].kill()
         for process in world.storage:
             assert process.stderr is not None
-            while "(kept by 0) is given up" not in (line := process.stderr.readline()):
+            while "(kept by 0) is dropped" not in (line := process.stderr.readline()):
                 assert line and "kept by 1" not in line, line
         world.go_on(1)
         assert world.hear(1) == {"has_all": True}
