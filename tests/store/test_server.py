@@ -224,7 +224,7 @@ def is_refusing(location: str) -> bool:
 
 
 def test_sigterm_finishes_calls_under_way_and_exits_with_0(big: Path) -> None:
-    with ServerProcess(big) as process, Peer(process.location) as client:
+    with ServerProcess(big, "--grace", 60) as process, Peer(process.location) as client:
         number = client.start(big_request(big, BIG_ROWS), 60_000)
         first = client.next()[1].arrays[0].shape[0]
         process.terminate()
