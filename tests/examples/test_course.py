@@ -13,7 +13,6 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from tests import test_package
 from tests.examples.real_data import EXAMPLES, LONG_RUN_S, run_script
 
 COURSE = EXAMPLES / "course"
@@ -89,8 +88,3 @@ def test_the_document_shows_every_script_and_every_picture_of_the_course():
     assert re.findall(r"!\[[^\]]{40,}\]\(images/course/(\w+)\.png\)", text) == names
     assert sorted(path.name for path in PICTURES.iterdir()) == [f"{name}.png" for name in names]
     assert max(path.stat().st_size for path in PICTURES.iterdir()) < MAX_PICTURE_BYTES
-
-
-@pytest.mark.parametrize("path", [*SCRIPTS, *HELPERS], ids=lambda path: path.stem)
-def test_scripts_of_the_course_import_public_names_only(path: Path):
-    test_package.test_documents_and_examples_import_public_names_only(path)

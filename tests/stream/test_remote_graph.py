@@ -196,6 +196,16 @@ def test_rows_that_do_not_come_are_given_up_in_time(
         assert 1 <= time.monotonic() - start < 10
 
 
+@pytest.mark.parametrize(("timeout_s", "wanted"), [(1.0, 5.0), (8.0, 8.0), (600.0, 30.0)])
+def test_a_request_for_rows_ends_with_its_batch(
+    two_processes: list[SamplingProcess], timeout_s: float, wanted: float
+) -> None:
+    settings = StoreSettings(timeout_s=30, prefer_local=False)
+    session = RemoteGraph(locations_of(two_processes), settings=settings, timeout_s=timeout_s).open(0)
+    assert isinstance(session.store, RoutedStore) and session.store._timeout_s == wanted
+    session.close()
+
+
 WRONG: dict[str, Callable[[SampledBatch], Any]] = {
     "no node type": lambda batch: replace(batch, node_ids={}),
     "no directions": lambda batch: replace(batch, directions={}),
