@@ -9,7 +9,7 @@ import pytest
 
 from hopstream.load.setup import SubgraphLoader
 from tests.load.graphs import flat
-from tests.topologies import TOPOLOGIES, YARDSTICK
+from tests.topologies import IN_MEMORY, TOPOLOGIES, YARDSTICK
 
 PLACES = [
     (YARDSTICK, 4),
@@ -17,6 +17,7 @@ PLACES = [
     ("4 local parts", 0),
     ("4 local parts", 1),
     ("4 servers", 4),
+    (IN_MEMORY, 2),
     ("1 part here, 3 asked", 1),
 ]
 """Where the parts are, and how many threads make batches; the yardstick's are made inline.

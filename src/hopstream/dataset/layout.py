@@ -162,8 +162,8 @@ class Dataset:
             FormatError: The part lies elsewhere, or a file is missing, truncated, or contradicts the manifest.
         """
         self._check_part(part)
+        self._check_here(part)
         manifest = self.manifest
-        check_is_here(self.root, part, manifest.dataset_id)
         nodes = {t: node_folder(part, t) for t in manifest.schema.nodes}
         return PartArrays(
             part=part,
@@ -291,6 +291,9 @@ class Dataset:
         num_parts = self.manifest.book.num_parts
         if not 0 <= part < num_parts:
             raise UnknownNameError(f"{self.root} has no part {part}; parts are numbered 0..{num_parts - 1}")
+
+    def _check_here(self, part: int) -> None:
+        check_is_here(self.root, part, self.manifest.dataset_id)
 
     def _open(self, path: PurePosixPath) -> Array:
         return open_array(self.root / path, self.manifest.files[str(path)])

@@ -14,7 +14,7 @@ from hopstream.export.samples import SeedSampling
 from hopstream.export.seed_sampler import Seed, SeedSampler
 from hopstream.store import open_store
 from hopstream.store.contract import Store
-from hopstream.store.sources import check_source
+from hopstream.store.sources import check_location
 from hopstream.tfgnn.sampling_spec import parse_spec
 
 try:
@@ -53,7 +53,7 @@ class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not rea
             SettingsError: Other processes cannot open the source, or ``batch_size`` is out of range.
         """
         super().__init__()
-        check_source(source)
+        check_location(source)
         if not 1 <= batch_size <= MAX_BATCH:
             raise SettingsError(f"batch_size is {batch_size}; give 1 to {MAX_BATCH}")
         parse_spec(sampling.spec)

@@ -38,9 +38,9 @@ from hopstream.sample.plan import SamplePlan
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRPlan
 from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
-from hopstream.store import Source, open_store
+from hopstream.store import MemorySource, Source, open_graph, open_store
 from hopstream.store.contract import Store
-from hopstream.store.sources import check_source
+from hopstream.store.sources import check_source, is_in_memory
 from hopstream.store.whole import keeps_edge_keys
 
 
@@ -225,6 +225,8 @@ def open_setup(
         FormatError: ``source`` is no dataset and no cluster file.
         StoreError: A server cannot be reached, or refused to answer.
     """
+    if is_in_memory(source):
+        source = _open_graph(source, direction, settings)
     settings = LoadSettings.within(settings)
     store, session, close = _open_source(source, settings)
     try:
@@ -240,6 +242,17 @@ def open_setup(
     except BaseException:
         close()
         raise
+
+
+def _open_graph(graph: MemorySource, direction: Direction, settings: LoadSettings) -> Store:
+    """Open a graph in memory, with the times and weights by which the loader samples, if it does."""
+    if settings.verify != "none" or settings.store_settings is not None or settings.cache_bytes is not None:
+        raise SettingsError("verify, store_settings and cache_bytes are options of folders and servers, not of graphs")
+    check_choice("direction", direction, get_args(Direction))
+    return open_graph(
+        graph, direction=direction, time_attr=getattr(settings, "time_attr", None),
+        weight_attr=getattr(settings, "weight_attr", None),
+    )  # fmt: skip
 
 
 def _open_source(

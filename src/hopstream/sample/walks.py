@@ -40,7 +40,7 @@ from hopstream.kernels.walks import (
 )
 from hopstream.sample.seeds import SeedsLike, read_seeds
 from hopstream.schema import Direction, EdgeType, type_label
-from hopstream.store import Source, open_store
+from hopstream.store import Source, open_graph, open_store
 from hopstream.store.contract import (
     KEY,
     MAX_TREES,
@@ -54,6 +54,7 @@ from hopstream.store.contract import (
 from hopstream.store.drawing import NO_OVERLAYS
 from hopstream.store.local import LocalStore
 from hopstream.store.requests import SEED_STOP
+from hopstream.store.sources import is_in_memory
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
@@ -452,7 +453,7 @@ def random_walks(arguments: WalkArguments) -> IntArray:
         IdRangeError: A start is outside 0..n-1 of its type.
     """
     source = arguments.source
-    store = open_store(source, arguments.store_settings)
+    store = _open(arguments)
     try:
         walker = Walker(store, arguments)
         starts = walker.read_start(arguments.start)
@@ -479,7 +480,7 @@ def walk_batches(arguments: WalkArguments) -> Iterator[IntArray]:
         IdRangeError: As for ``random_walks``.
     """
     source = arguments.source
-    store = open_store(source, arguments.store_settings)
+    store = _open(arguments)
     try:
         walker = Walker(store, arguments)
         batches = walker.batches(walker.read_start(arguments.start))
@@ -491,6 +492,13 @@ def walk_batches(arguments: WalkArguments) -> Iterator[IntArray]:
         batches = _closing(batches, store)
         weakref.finalize(batches, store.close)
     return batches
+
+
+def _open(arguments: WalkArguments) -> Store:
+    source = arguments.source
+    if is_in_memory(source):
+        return open_graph(source, direction="both", weight_attr=arguments.weight_attr)
+    return open_store(source, arguments.store_settings)
 
 
 def _closing(batches: Iterator[IntArray], store: Store) -> Iterator[IntArray]:
