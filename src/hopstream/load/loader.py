@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ from hopstream.load.epochs import Facts
 from hopstream.load.link_inputs import SeedTimes, read_seed_times
 from hopstream.load.load_settings import LoadSettings, SampledGraph
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
-from hopstream.load.order import BatchSpan, SeedOrder
+from hopstream.load.order import BatchSpan, SeedOrder, SeedWeights
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.sampling import Sampling
@@ -187,10 +187,14 @@ class NeighborArguments(LoadSettings, SamplingSettings, SampledNodes):
     Attributes:
         input_time: integer[num_seeds], the time of each seed in the order of ``seeds``. None means the seeds' own
             ``time_attr``, which their node type must then have. Batches carry the times as ``seed_time``.
+        seed_weights: real[num_seeds], 0 or more, one per seed. Each epoch then draws as many seeds as there are, in
+            proportion to their weights and with replacement. Also a torch ``WeightedRandomSampler`` such as PyG's
+            ``ImbalancedSampler``, whose weights are used. None takes every seed once.
     """
 
     batch_size: int = field(default=1, kw_only=False)
     input_time: ArrayLike | None = None
+    seed_weights: SeedWeights = None
 
     def __post_init__(self) -> None:
         """Refuse ``reverse_types`` without ``subgraph_type="bidirectional"``."""
@@ -235,8 +239,23 @@ class NeighborLoader(SubgraphLoader):
             **self._inputs.sampling.facts(),
             "seeds": self._inputs.seeds.fingerprint(),
             "input_time": None if times is None else times.fingerprint(),
+            "seed_weights": self._inputs.order.fingerprint(),
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
         }
+
+    def __call__(self, index: ArrayLike) -> Any:
+        """Make one batch of chosen seeds, in the caller's thread; see ``SubgraphLoader.batch_of``.
+
+        Args:
+            index: integer[n], positions of the seeds in ``seeds``; with ``seeds=None``, their keys. As in PyG.
+
+        Raises:
+            IdRangeError: A position is outside 0..num_seeds-1.
+        """
+        return self.batch_of(
+            index, self._inputs.seeds.num_seeds,
+            lambda order: self._setup.maker(NodeMaker, self._plan, replace(self._inputs, order=order)),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         """Return a description of the loader in one line."""
@@ -254,9 +273,10 @@ def _read_inputs(setup: LoaderSetup, arguments: NeighborArguments) -> NodeInputs
     if sampling.settings.is_disjoint and batch_size > MAX_TREES:
         raise SettingsError(f"batch_size is {batch_size}; with a tree per seed it may be {MAX_TREES} at most")
     found = read_seeds(setup.store, arguments.seeds)
+    is_drawn = arguments.seed_weights is not None
     return NodeInputs(
-        seeds=found,
-        order=setup.order(found.num_seeds),
+        seeds=replace(found, may_repeat=True) if is_drawn else found,
+        order=setup.order(found.num_seeds, arguments.seed_weights),
         sampling=sampling,
         times=read_seed_times(setup.store, sampling, found, arguments.input_time),
     )

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar, cast, get_args
+from typing import Any, ClassVar, cast, get_args
+
+from numpy.typing import ArrayLike
 
 from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
@@ -31,7 +33,7 @@ from hopstream.load.batch import (
 )
 from hopstream.load.epochs import EpochLoader, Facts, Maker
 from hopstream.load.load_settings import LoadSettings, OrderSettings
-from hopstream.load.order import SeedOrder
+from hopstream.load.order import ChosenOrder, SeedOrder, WeightedOrder, read_positions, read_seed_weights
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan
@@ -75,13 +77,20 @@ class LoaderSetup:
         """Whether a plan must find ids of edges, to fetch their keys or features."""
         return self.wants_edge_keys or self.columns.has_edge_features
 
-    def order(self, num_seeds: int) -> SeedOrder:
+    def order(self, num_seeds: int, weights: object = None) -> SeedOrder:
         """Return the order of ``num_seeds`` seeds: assigns them to batches on this rank.
 
+        Args:
+            num_seeds: Number of seeds.
+            weights: A number per seed to draw seeds by; None takes each once per epoch.
+
         Raises:
-            SettingsError: They make no batch.
+            SettingsError: They make no batch, or the weights are not one number of 0 or more per seed.
         """
-        return SeedOrder(num_seeds=num_seeds, settings=self.settings)
+        if weights is None:
+            return SeedOrder(num_seeds=num_seeds, settings=self.settings)
+        sums = read_seed_weights("seed_weights", weights, num_seeds)
+        return WeightedOrder(num_seeds=num_seeds, settings=self.settings, sums=sums)
 
     def reader(self, store: Store | None = None) -> SubgraphReader:
         """Make a reader that turns sampled subgraphs into batches; each thread needs its own.
@@ -162,6 +171,27 @@ class SubgraphLoader(EpochLoader):
             )
             for maker in self._makers:
                 cast(BatchFinisher, maker).ahead = self._ahead
+
+    def batch_of(self, index: ArrayLike, num_seeds: int, new_maker: Callable[[SeedOrder], Maker]) -> Any:
+        """Make one batch of chosen seeds, in the caller's thread.
+
+        Equal seeds give equal batches within an epoch; ``set_epoch`` changes the draws. The position of the loader does
+        not change. Safe to call from several threads.
+
+        Args:
+            index: integer[n], positions of the seeds.
+            num_seeds: Number of the loader's seeds.
+            new_maker: Makes a maker of the batches of an order.
+
+        Raises:
+            IdRangeError: A position is outside ``[0, num_seeds)``.
+            SettingsError: ``index`` is no list of integers, or empty.
+        """
+        chosen = read_positions(index, num_seeds)
+        settings = self._setup.settings
+        order = ChosenOrder(num_seeds=num_seeds, settings=settings, chosen=chosen)
+        batch = new_maker(order).make(self.epoch, 0)
+        return batch if settings.transform is None else settings.transform(batch)
 
     def _end_call(self) -> Callable[[], None]:
         ends = [one.end for one in (self._setup.session, self._ahead) if one is not None]

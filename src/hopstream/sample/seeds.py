@@ -73,8 +73,8 @@ def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: s
     Raises:
         UnknownNameError: The graph has no such node type or split.
         IdRangeError: A key is outside 0..n-1 of the node type.
-        SettingsError: The node type is missing in a graph with several, a mask has a wrong length, keys are not
-            integers, or there are no seeds.
+        SettingsError: The node type is missing in a graph with several, a mask has a wrong length, or keys are
+            not integers.
     """
     node_type, choice = _split_type(store, seeds, name, node_type)
     store.schema.check_node_type(node_type)
@@ -88,8 +88,6 @@ def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: s
         array = _as_array(choice, name)
         _refuse_raw_ids(store, node_type, array, name)
         found = _from_array(node_type, num_nodes, array, name)
-    if not found.num_seeds:
-        raise SettingsError(f"{name} ({found.name}) is empty; give at least one node")
     return found
 
 
