@@ -23,15 +23,17 @@ FIELD = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def called_with(
-    record: Callable[P, R], other: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Callable[[R], T]], Callable[P, T]]:
+    record: Callable[P, R], other: Mapping[str, str] = MappingProxyType({}),
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[Callable[[R], T]], Callable[P, T]]:  # fmt: skip
     """Decorate a function that takes a record, so that it takes the fields of the record as arguments.
 
     Args:
         record: The dataclass of the arguments.
         other: Name of a refused option, for example one of another function, to a remedy for the message.
+        aliases: See ``Arguments``.
     """
-    arguments = Arguments(record, other)
+    arguments = Arguments(record, other, aliases)
 
     def decorate(function: Callable[[R], T]) -> Callable[P, T]:
         @wraps(function)
@@ -59,7 +61,7 @@ class Arguments:
         """
         self.record = record
         self._other = other
-        self._aliases = aliases
+        self._aliases = {name: own for name, own in aliases.items() if name not in other}
         signature = inspect.signature(record)
         known = [parameter for name, parameter in signature.parameters.items() if name not in other]
         self._signature = signature.replace(parameters=known, return_annotation=inspect.Signature.empty)

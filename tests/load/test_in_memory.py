@@ -40,9 +40,8 @@ def node_loader(source: object, **options: object) -> NeighborLoader:
 
 @pytest.mark.parametrize("options", [{}, TEMPORAL, WEIGHTED, {"direction": "out"}, {"subgraph_type": "induced"}])
 def test_batches_equal_those_of_a_folder(tmp_path: Path, graph: Graph, options: dict) -> None:
-    write_parts(
-        graph, tmp_path / "g", num_parts=2, method="random", time_attr="time", weight_attr="stars", direction="both"
-    )
+    written = {name: options[name] for name in ("time_attr", "weight_attr") if name in options}
+    write_parts(graph, tmp_path / "g", num_parts=2, method="random", direction="both", **written)
     with node_loader(graph, **options) as ours, node_loader(tmp_path / "g", **options) as theirs:
         wanted = [flat(batch) for batch in theirs]
         assert [flat(batch) for batch in ours] == wanted

@@ -174,8 +174,6 @@ def test_all_edges_take_no_memory(tmp_path):
         (PAIRS / 2, SettingsError, r"edge_label_index\[0\] is float64; give integer keys"),
         ([["a", "b"], [0, 1]], SettingsError, r"edge_label_index\[0\] is <U1; give keys, the numbers of nodes"),
         (PAIRS > 2, SettingsError, r"edge_label_index\[0\] is bool; give integer keys"),
-        (PAIRS[:, :0], SettingsError, r"there are no links \(node__to__node, keys\); give at least one"),
-        ([[], []], SettingsError, "there are no links"),
         ("train", UnknownNameError, r"node__to__node has no split 'train'; known: \['test'\]"),
         (("a", "b", "c"), UnknownNameError, r"unknown edge type \('a', 'b', 'c'\)"),
         ((("a", "b", "c"), PAIRS), UnknownNameError, r"unknown edge type \('a', 'b', 'c'\)"),

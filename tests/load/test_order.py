@@ -144,7 +144,6 @@ def test_unshuffled_seeds_keep_their_order():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_seeds": 0}, "no seeds"),
         (
             {"num_seeds": 3, "rank": 0, "world_size": 4},
             "3 seeds in batches of 4 are too few for one batch per rank .4 ranks.*fewer ranks",

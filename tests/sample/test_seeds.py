@@ -114,8 +114,6 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
         (("paper", [1, [2]]), SettingsError, r"^seeds is a list, not an array \(.*\(node type, keys\)$"),
         (("paper", torch.ones(3, dtype=torch.bfloat16)), SettingsError, "^seeds is a Tensor, not an array"),
         (("paper", [True, False]), SettingsError, "seeds is a mask with 2 entries; 'paper' has 60 nodes"),
-        (("paper", np.zeros(60, np.bool_)), SettingsError, "empty"),
-        (("paper", []), SettingsError, "empty"),
     ],
 )
 def test_seeds_that_make_no_sense_are_refused(typed, seeds, error, message):
@@ -136,10 +134,14 @@ def test_raw_ids_are_no_seeds_and_the_message_says_where_their_keys_are(tmp_path
     assert keys_of(read_seeds(store, [list(graph.nodes["person"].features["name"]).index("ada")])) == [1]
 
 
-def test_a_graph_without_nodes_has_no_seeds(tmp_path):
+def test_seeds_may_be_empty(tmp_path, typed):
     store = local_store(Graph(nodes={"node": NodeTable(num_nodes=0)}), tmp_path / "parts")
-    with pytest.raises(SettingsError, match=r"seeds \(node, all\) is empty"):
-        read_seeds(store, None)
+    assert read_seeds(store, None).num_seeds == 0
+    assert (
+        read_seeds(typed[1], ("paper", [])).num_seeds
+        == read_seeds(typed[1], ("paper", np.zeros(60, bool))).num_seeds
+        == 0
+    )
 
 
 def test_later_changes_of_the_users_array_change_nothing(plain):
@@ -173,7 +175,6 @@ def test_messages_name_the_option(typed):
     for given, message in (
         ([30], r"^start\[0\] is 30; keys of 'author'"),
         (3, "^start is 3;"),
-        ([], r"^start \(author, keys\) is empty"),
     ):
         with pytest.raises((SettingsError, IdRangeError), match=message):
             read_seeds(typed[1], given, "start", "author")

@@ -147,7 +147,7 @@ class ABLPLoader(SubgraphLoader):
             check_num_rows(self._given, self._anchors.num_seeds)
         self._plan = self._plan_around(setup, arguments.num_neighbors)
         self._order = setup.order(self._anchors.num_seeds)
-        self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
+        self._begin(self._order, partial(self._anchor_maker, setup))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""

@@ -190,8 +190,8 @@ def read_link_inputs(
     Raises:
         UnknownNameError: The graph has no such edge type or split, or the dataset does not keep its links.
         IdRangeError: A key is outside 0..n-1 of its node type.
-        SettingsError: The edge type is missing in a graph with several, an array has a wrong shape or dtype, or there
-            are no links.
+        SettingsError: The edge type is missing in a graph with several, or an array has a wrong shape or
+            dtype.
     """
     edge_type, choice = _split_type(store.schema, edge_label_index)
     store.schema.check_edge_type(edge_type)
@@ -199,8 +199,6 @@ def read_link_inputs(
         found = _stored_links(store, edge_type, choice)
     else:
         found = _given_links(store, edge_type, choice)
-    if not found.num_links:
-        raise SettingsError(f"there are no links ({found.name}); give at least one")
     times = found.times
     if edge_label_time is not None:
         times = read_times("edge_label_time", edge_label_time, found.num_links, "link")

@@ -299,7 +299,7 @@ class LinkNeighborLoader(SubgraphLoader):
         self._task = _new_task(setup, sampling, inputs, order, how, arguments.exclude_links)
         seed_types = tuple(dict.fromkeys((inputs.edge_type[0], inputs.edge_type[2])))
         self._plan = sampling.plan(arguments.num_neighbors, seed_types, setup.wants_edge_ids)
-        self._begin(self._task.order.num_steps, partial(setup.maker, LinkMaker, self._plan, self._task))
+        self._begin(self._task.order, partial(setup.maker, LinkMaker, self._plan, self._task))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
@@ -315,7 +315,7 @@ class LinkNeighborLoader(SubgraphLoader):
         }
 
     def __call__(self, index: ArrayLike) -> Any:
-        """Make one batch of chosen links, in the caller's thread; see ``SubgraphLoader.batch_of``.
+        """Make one batch of chosen links, in the caller's thread; see ``NeighborLoader.__call__``.
 
         Args:
             index: integer[n], positions of the links in ``edge_label_index``, as in PyG.
@@ -323,10 +323,9 @@ class LinkNeighborLoader(SubgraphLoader):
         Raises:
             IdRangeError: A position is outside 0..num_links-1.
         """
-        return self.batch_of(
-            index, self._task.inputs.num_links,
-            lambda order: self._setup.maker(LinkMaker, self._plan, replace(self._task, order=order)),
-        )  # fmt: skip
+        return self._batch_of(
+            index, lambda order: self._setup.maker(LinkMaker, self._plan, replace(self._task, order=order))
+        )
 
     def __repr__(self) -> str:
         """Return a description of the loader in one line."""

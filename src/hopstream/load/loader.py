@@ -229,7 +229,7 @@ class NeighborLoader(SubgraphLoader):
         self._inputs = _read_inputs(setup, arguments)
         node_type = self._inputs.seeds.node_type
         self._plan = self._inputs.sampling.plan(arguments.num_neighbors, (node_type,), setup.wants_edge_ids)
-        self._begin(self._inputs.order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
+        self._begin(self._inputs.order, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
@@ -244,7 +244,10 @@ class NeighborLoader(SubgraphLoader):
         }
 
     def __call__(self, index: ArrayLike) -> Any:
-        """Make one batch of chosen seeds, in the caller's thread; see ``SubgraphLoader.batch_of``.
+        """Make one batch of chosen seeds, in the caller's thread.
+
+        Equal seeds give equal batches within an epoch; ``set_epoch`` changes the draws. The position of the loader does
+        not change. Safe to call from several threads.
 
         Args:
             index: integer[n], positions of the seeds in ``seeds``; with ``seeds=None``, their keys. As in PyG.
@@ -252,10 +255,9 @@ class NeighborLoader(SubgraphLoader):
         Raises:
             IdRangeError: A position is outside 0..num_seeds-1.
         """
-        return self.batch_of(
-            index, self._inputs.seeds.num_seeds,
-            lambda order: self._setup.maker(NodeMaker, self._plan, replace(self._inputs, order=order)),
-        )  # fmt: skip
+        return self._batch_of(
+            index, lambda order: self._setup.maker(NodeMaker, self._plan, replace(self._inputs, order=order))
+        )
 
     def __repr__(self) -> str:
         """Return a description of the loader in one line."""
@@ -350,6 +352,8 @@ class RandomNodeLoader(SubgraphLoader):
         """
         setup = self._open(arguments.source, arguments.direction, arguments)
         found = read_seeds(setup.store, arguments.seeds)
+        if not found.num_seeds:
+            raise SettingsError(f"seeds ({found.name}) are empty; random nodes need at least one")
         order = EndlessOrder(
             num_seeds=arguments.num_batches * arguments.batch_size * arguments.world_size,
             settings=setup.settings, num_nodes=found.num_seeds,
@@ -358,7 +362,7 @@ class RandomNodeLoader(SubgraphLoader):
         drawn = replace(found, may_repeat=True)
         self._inputs = NodeInputs(seeds=drawn, order=order, sampling=sampling, times=None)
         self._plan = sampling.plan(arguments.num_neighbors, (found.node_type,), setup.wants_edge_ids)
-        self._begin(order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
+        self._begin(order, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""

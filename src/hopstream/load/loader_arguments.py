@@ -61,7 +61,7 @@ def takes(
         record: The dataclass of the arguments.
         other: Name of a refused option, for example one of another loader, to a remedy for the message.
     """
-    arguments = Arguments(record, other, {a: name for a, name in PYG_ALIASES.items() if a not in other})
+    arguments = Arguments(record, other, PYG_ALIASES)
 
     def decorate(init: Callable[[Any, R], None]) -> Callable[Concatenate[Any, P], None]:
         @wraps(init)

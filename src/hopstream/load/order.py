@@ -222,7 +222,8 @@ class WeightedOrder(SeedOrder):
         drawn = (bits >> np.uint64(11)).astype(np.float64) * (self.sums[-1] / 2.0**53)
         # A product may be rounded up to the last sum; the last seed of positive weight is then meant.
         last = int(np.searchsorted(self.sums, self.sums[-1], side="left"))
-        return np.minimum(np.searchsorted(self.sums, drawn, side="right"), last).astype(np.int64, copy=False)
+        found: IntArray = np.minimum(np.searchsorted(self.sums, drawn, side="right"), last).astype(np.int64, copy=False)
+        return found
 
 
 def read_positions(index: ArrayLike, num_seeds: int) -> IntArray:
@@ -240,7 +241,8 @@ def read_positions(index: ArrayLike, num_seeds: int) -> IntArray:
     if int(chosen.min()) < 0 or int(chosen.max()) >= num_seeds:
         row = int(np.flatnonzero((chosen < 0) | (chosen >= num_seeds))[0])
         raise IdRangeError(f"index[{row}] is {int(chosen[row])}; positions of seeds are 0..{num_seeds - 1}")
-    return chosen.astype(np.int64)
+    positions: IntArray = chosen.astype(np.int64)
+    return positions
 
 
 def weights_of(sampler: WeightedSampler) -> Array:

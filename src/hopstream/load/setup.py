@@ -124,6 +124,8 @@ class SubgraphLoader(EpochLoader):
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES
     """Names that the loader attaches to a PyG batch; features of these names are refused."""
+    dataset: range = range(0)
+    """Positions of the seeds of an epoch over all ranks, as in PyG; their number is what trainers read."""
     _setup: LoaderSetup
     _recipe: Recipe
     _ahead: SamplingAhead[Fetch] | None = None
@@ -137,8 +139,13 @@ class SubgraphLoader(EpochLoader):
         self._setup = setup
         return setup
 
-    def _begin(self, num_steps: int, new_maker: Callable[[], Maker]) -> None:
-        """Prepare epochs; the last step of a subclass's ``__init__``."""
+    def _begin(self, order: SeedOrder, new_maker: Callable[[], Maker]) -> None:
+        """Prepare epochs over the seeds of an order; the last step of a subclass's ``__init__``."""
+        self.dataset = range(order.num_seeds)
+        self._begin_steps(order.num_steps, new_maker)
+
+    def _begin_steps(self, num_steps: int, new_maker: Callable[[], Maker]) -> None:
+        """Prepare epochs of a number of batches."""
         session = self._setup.session
         if session is not None:
             session.prepare(self._recipe)
@@ -172,24 +179,19 @@ class SubgraphLoader(EpochLoader):
             for maker in self._makers:
                 cast(BatchFinisher, maker).ahead = self._ahead
 
-    def batch_of(self, index: ArrayLike, num_seeds: int, new_maker: Callable[[SeedOrder], Maker]) -> Any:
-        """Make one batch of chosen seeds, in the caller's thread.
-
-        Equal seeds give equal batches within an epoch; ``set_epoch`` changes the draws. The position of the loader does
-        not change. Safe to call from several threads.
+    def _batch_of(self, index: ArrayLike, new_maker: Callable[[SeedOrder], Maker]) -> Any:
+        """Make one batch of chosen seeds, in the caller's thread; see ``NeighborLoader.__call__``.
 
         Args:
             index: integer[n], positions of the seeds.
-            num_seeds: Number of the loader's seeds.
             new_maker: Makes a maker of the batches of an order.
 
         Raises:
             IdRangeError: A position is outside ``[0, num_seeds)``.
             SettingsError: ``index`` is no list of integers, or empty.
         """
-        chosen = read_positions(index, num_seeds)
-        settings = self._setup.settings
-        order = ChosenOrder(num_seeds=num_seeds, settings=settings, chosen=chosen)
+        chosen, settings = read_positions(index, len(self.dataset)), self._setup.settings
+        order = ChosenOrder(num_seeds=len(self.dataset), settings=settings, chosen=chosen)
         batch = new_maker(order).make(self.epoch, 0)
         return batch if settings.transform is None else settings.transform(batch)
 
@@ -208,6 +210,16 @@ class SubgraphLoader(EpochLoader):
         if setup.session is None:
             return super().maker()
         return setup.session_maker(LoneMaker, setup.session.beside())
+
+    @property
+    def batch_size(self) -> int:
+        """Seeds per batch and rank."""
+        return self._setup.settings.batch_size
+
+    @property
+    def num_workers(self) -> int:
+        """Threads that make batches, by PyG's name for its worker processes."""
+        return self._setup.settings.num_threads
 
     @property
     def schema(self) -> GraphSchema:

@@ -1,3 +1,4 @@
+from hopstream.store import open_graph as open_graph
 from hopstream.store import open_store as open_store
 from hopstream.store.cluster import Cluster as Cluster
 from hopstream.store.cluster import ServerEntry as ServerEntry

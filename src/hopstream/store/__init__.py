@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from hopstream.store.contract import Store
-from hopstream.store.sources import MemorySource, Source, check_source, is_in_memory
+from hopstream.store.sources import MemorySource, Source, check_source
 from hopstream.transport.location import check_scheme
 from hopstream.uris import local_path
 
@@ -39,8 +40,8 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
     """
     if isinstance(source, Store):
         return source
-    check_source(source)
-    if is_in_memory(source):
+    if not isinstance(source, str | os.PathLike):
+        check_source(source)
         return open_graph(source)
     if isinstance(source, str):
         check_scheme(source)

@@ -36,14 +36,19 @@ def check_source(source: object) -> None:
     raise SettingsError(f"source is a {type(source).__name__}; it must be {wanted}")
 
 
-def check_location(source: object) -> None:
-    """Raise ``SettingsError`` if a source is neither a string nor a path: other processes must be able to open it."""
+def read_location(source: object) -> str:
+    """Return the path or address of a source that other processes can open.
+
+    Raises:
+        SettingsError: The source is neither a string nor a path.
+    """
     check_source(source)
-    if is_in_memory(source):
-        raise SettingsError(
-            f"source is a {type(source).__name__} in the memory of this process, and other processes must open it; "
-            "write it once with write_parts(graph, folder), and give the folder"
-        )
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    raise SettingsError(
+        f"source is a {type(source).__name__} in the memory of this process, and other processes must open it; "
+        "write it once with write_parts(graph, folder), and give the folder"
+    )
 
 
 def is_in_memory(source: object) -> TypeGuard[MemorySource]:

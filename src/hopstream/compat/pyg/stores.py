@@ -31,7 +31,7 @@ from hopstream.schema import EDGE, NODE, EdgeType, FeatureSchema, type_label
 from hopstream.store import Source, open_store
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.local import LocalStore
-from hopstream.store.sources import check_location
+from hopstream.store.sources import read_location
 from hopstream.store.whole import WholeEdges, fetch_rows, read_edges
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class ProcessStore:
             StoreError: A server cannot be reached, or refused to answer.
         """
         if not isinstance(source, Store):
-            check_location(source)
-            source = source if isinstance(source, str) else os.fspath(source)
+            source = read_location(source)
         self._begin(source, settings)
         self.store()
 
