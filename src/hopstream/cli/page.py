@@ -251,7 +251,7 @@ def _upright_text(x: float, y: float, text: str) -> str:
 def _svg(
     width: float, height: float, title: str, description: str, marks: Sequence[str], is_fixed: bool = False
 ) -> str:
-    """Build an SVG with a title and a description. A fixed one keeps its size, and the page scrolls it."""
+    """Build an SVG with a title and a description. The page scrolls an SVG of fixed size."""
     size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
     label = escape(f"{title}. {description}", quote=True)
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}"{size} role="img" aria-label="{label}">{"".join(marks)}</svg>'

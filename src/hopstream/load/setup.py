@@ -79,7 +79,7 @@ class LoaderSetup:
         """Return the order of ``num_seeds`` seeds: assigns them to batches on this rank.
 
         Raises:
-            SettingsError: They make no batch.
+            SettingsError: The seeds make no batch.
         """
         return SeedOrder(num_seeds=num_seeds, settings=self.settings)
 
