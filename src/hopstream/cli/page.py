@@ -470,7 +470,7 @@ def _degrees(summaries: Sequence[DegreeSummary]) -> str:
         )
         headers = ("edges per node", ">nodes")
         figures.append(bins_figure(title, degree_plot(summary), caption, headers, summary.histogram))
-    about = "How many nodes have how many edges. Both axes are logarithmic; the grey bar counts nodes without edges."
+    about = "Number of nodes by number of edges. Both axes are logarithmic; the grey bar counts nodes without edges."
     return section("Degrees", about, grid(figures))
 
 
