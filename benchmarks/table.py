@@ -19,7 +19,7 @@ one run on {cores}, each case in a fresh process (peak memory is of the largest 
 {made}. Memory of the machine before and after: {dependent_read_ns} ns per dependent
 random read, {independent_read_ns} ns per independent one, {memcpy_gb_per_s} GB/s copied. The limit of a batch is one
 independent read per edge and one copy of its rows at those speeds, over the cores in use.
-While a case ran, other processes took at most {others} of the cores. Ratios travel between machines, absolutes do not;
+While a case ran, other processes took at most {others} of the cores. Other machines have similar ratios, not times;
 `make bench` measures yours."""
 
 WAYS_NOTE = """\

@@ -117,7 +117,7 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     assert not list(tmp_path.iterdir())
 
 
-def test_all_are_looked_at():
+def test_functions_and_verbs_are_found():
     functions = {f"{name.rpartition('.')[2]}.{parameter}" for name, _, parameter in FUNCTIONS}
     assert {"prepare.out", "NeighborLoader.source", "verify_dataset.against", "write_parts.owners"} <= functions
     texts = {text[:2] for text in TEXTS}
@@ -161,7 +161,7 @@ def test_verbs_refuse_uris(words: list[str], capsys: pytest.CaptureFixture[str])
         (" gs://bucket/x", "gs://bucket/x is not on this machine; "),
     ],
 )
-def test_the_remedy_is_said(given: Any, told: str):
+def test_error_names_the_remedy(given: Any, told: str):
     with pytest.raises(SettingsError, match="^" + re.escape(told)):
         local_path(given)
     assert local_path("./a:b/c") == Path("a:b/c")

@@ -515,7 +515,7 @@ def release_pages() -> None:
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of a ``.npy`` array; the file position is then that of the first value.
+    """Read the header of a ``.npy`` array, and leave the file position at the first value.
 
     Returns:
         Shape, whether the values are in Fortran order, and dtype.

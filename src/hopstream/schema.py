@@ -328,7 +328,7 @@ class GraphSchema:
 def timed_edge_types(schema: GraphSchema, time_attr: str | None, direction: Direction) -> tuple[EdgeType, ...]:
     """List the edge types whose edges have a time.
 
-    It is the edge's own time, the time of the neighbour that the edge leads to, or the later of both.
+    The time of an edge is its own, the time of the neighbour that the edge leads to, or the later of both.
     """
     if time_attr is None:
         return ()

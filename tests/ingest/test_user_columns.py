@@ -48,7 +48,7 @@ def test_memory_maps_stay_memory_maps(tmp_path):
         (np.empty((0, 3), np.uint8), "uint8[rows, 3]"),
     ],
 )
-def test_what_becomes_what(value, wanted):
+def test_values_are_converted_to_columns(value, wanted):
     column = as_column(value, "x")
     assert len(column) == len(value)
     assert str(column_schema(column)) == wanted
@@ -59,7 +59,7 @@ def test_ragged_rows_keep_their_values():
     assert [row.tolist() for row in column] == [[1], [], [2, 3]]
 
 
-def test_whatever_has_the_array_method_is_an_array():
+def test_objects_with_the_array_method_are_arrays():
     class Series:
         def __array__(self, dtype=None, copy=None):
             return np.arange(3, dtype=dtype)
@@ -91,7 +91,7 @@ def test_whatever_has_the_array_method_is_an_array():
         (torch.eye(2).to_sparse(), "tensor that numpy cannot hold"),
     ],
 )
-def test_what_is_refused(value, message):
+def test_invalid_columns_are_refused(value, message):
     with pytest.raises(SchemaError, match=message):
         as_column(value, "x")
 
@@ -128,5 +128,5 @@ def test_keys_refuse(value, message):
         as_keys(value, "k")
 
 
-def test_the_room_does_not_import_torch():
+def test_the_module_does_not_import_torch():
     assert "torch" not in vars(sys.modules["hopstream.ingest.user_columns"])

@@ -60,7 +60,7 @@ def name_of(door):
 
 
 @pytest.mark.parametrize("door", DOORS, ids=name_of)
-def test_arguments_are_the_fields_of_a_record_with_their_defaults_and_what_they_mean(door):
+def test_arguments_defaults_and_help_come_from_the_settings_record(door):
     record, _ = DOORS[door]
     own, known = signature(door).parameters, signature(record).parameters
     assert list(own.items()) == [(name, one) for name, one in known.items() if name not in REFUSED.get(door, ())]
@@ -70,7 +70,7 @@ def test_arguments_are_the_fields_of_a_record_with_their_defaults_and_what_they_
 
 
 @pytest.mark.parametrize("door", DOORS, ids=name_of)
-def test_what_a_record_refuses_is_refused_before_anything_is_opened(door):
+def test_bad_settings_are_refused_before_anything_is_opened(door):
     _, options = DOORS[door]
     wrong = {"rng_seed": -1}
     with pytest.raises(SettingsError, match=rf"^{next(iter(wrong))} is .*; it must be "):
@@ -78,7 +78,7 @@ def test_what_a_record_refuses_is_refused_before_anything_is_opened(door):
 
 
 @pytest.mark.parametrize("door", DOORS, ids=name_of)
-def test_options_that_are_not_there_are_refused_by_name(door):
+def test_unknown_options_are_refused_by_name(door):
     _, options = DOORS[door]
     with pytest.raises(TypeError, match=f"^{door.__name__} got an unexpected keyword argument 'seed_nodes'"):
         door(NOWHERE, **options, seed_nodes=1)
@@ -166,7 +166,7 @@ def test_every_flag_is_checked():
 
 
 @pytest.mark.parametrize("value", ["5", True, None, 0, -1, float("inf"), float("nan"), [5]], ids=repr)
-def test_seconds_are_a_number_with_an_end(value):
+def test_seconds_are_finite_numbers(value):
     with pytest.raises(SettingsError, match=r"^timeout_s is .*; it must be a number of seconds above 0$"):
         LoadSettings(timeout_s=value)
 
@@ -185,7 +185,7 @@ def test_seconds_are_a_number_with_an_end(value):
         ({"store_settings": {"timeout_s": 5}}, "^store_settings is {'timeout_s': 5}; it must be a StoreSettings, or N"),
     ],
 )
-def test_settings_of_loading_that_cannot_be_met_are_refused(options, message):
+def test_invalid_loading_settings_are_refused(options, message):
     with pytest.raises(SettingsError, match=message):
         LoadSettings(**options)
     assert LoadSettings(store_settings=StoreSettings(timeout_s=5), rng_seed=(1 << 64) - 1).own_rank == 0
@@ -218,7 +218,7 @@ def test_tensors_of_one_integer_are_integers(folder):
             read_integer("n", value, 0)
 
 
-def test_a_rank_is_needed_where_there_are_several(folder):
+def test_a_rank_is_required_if_there_are_several(folder):
     with pytest.raises(
         SettingsError, match=r"^world_size is 2 and rank is not given; give each process its own, rank=0 to rank=1$"
     ):
@@ -235,13 +235,13 @@ def test_features_are_chosen_by_names(folder, option, names):
 
 
 @pytest.mark.parametrize("source", [["tcp://a:1", "tcp://b:1"], ("tcp://a:1",), []], ids=repr)
-def test_a_list_is_no_source(source):
+def test_a_list_is_refused_as_a_source(source):
     with pytest.raises(SettingsError, match=r"^source is a (list|tuple); .* several addresses are one str"):
         NeighborLoader(source, [2])
 
 
 @pytest.mark.parametrize("source", [None, 5, b"parts", {"x": 1}], ids=type)
-def test_other_things_are_no_sources(source):
+def test_other_objects_are_refused_as_sources(source):
     with pytest.raises(SettingsError, match=f"^source is a {type(source).__name__}; it must be the folder"):
         NeighborLoader(source, [2])
 

@@ -1,4 +1,4 @@
-"""Loaders of graphs in memory make the batches that they make from a folder, without copying features of nodes."""
+"""Checks that loaders make the same batches from a graph in memory as from its folder."""
 
 from __future__ import annotations
 

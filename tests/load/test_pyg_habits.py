@@ -1,4 +1,4 @@
-"""Loaders are called, sized and weighted as PyG's are."""
+"""Checks that loaders are called, sized and weighted like those of PyG."""
 
 from __future__ import annotations
 

@@ -116,13 +116,13 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
         (("paper", [True, False]), SettingsError, "seeds is a mask with 2 entries; 'paper' has 60 nodes"),
     ],
 )
-def test_seeds_that_make_no_sense_are_refused(typed, seeds, error, message):
+def test_invalid_seeds_are_refused(typed, seeds, error, message):
     with pytest.raises(error, match=message):
         read_seeds(typed[1], seeds)
 
 
 @pytest.mark.parametrize("seeds", [["ada"], ["ada", "bo"], ["ada", "bo", "cy"], np.array(["ada", "bo"]), ("ada",)])
-def test_raw_ids_are_no_seeds_and_the_message_says_where_their_keys_are(tmp_path, seeds):
+def test_raw_ids_are_refused_and_the_error_names_their_keys(tmp_path, seeds):
     names = RaggedArray.from_strings(["bo", "ada", "cy"])
     graph = Graph(nodes={"person": NodeTable(num_nodes=3, features={"name": names, "age": np.arange(3)})})
     store = local_store(graph, tmp_path / "parts")
@@ -151,7 +151,7 @@ def test_later_changes_of_the_users_array_change_nothing(plain):
     assert keys_of(found) == [1, 2, 3]
 
 
-def test_fingerprints_tell_seeds_apart(typed):
+def test_fingerprints_differ_between_seeds(typed):
     choices = ["paper", ("paper", "val"), ("paper", "train"), ("paper", [1, 2]), ("paper", [2, 1]), ("author", [1, 2])]
     prints = [read_seeds(typed[1], choice).fingerprint() for choice in choices]
     assert len(set(prints)) == len(prints)
@@ -167,7 +167,7 @@ def test_fingerprints_tell_seeds_apart(typed):
         ("paper", "author", range(60)),
     ],
 )
-def test_a_type_may_be_known_from_elsewhere(typed, given, node_type, keys):
+def test_the_node_type_may_be_a_separate_argument(typed, given, node_type, keys):
     assert keys_of(read_seeds(typed[1], given, node_type=node_type)) == list(keys)
 
 

@@ -138,7 +138,7 @@ def check_is_sound(cache: RowCache, columns: Columns = X) -> None:
 @pytest.mark.parametrize("num_rows", [0, 1, 30, 200, 10_000])
 @pytest.mark.parametrize("look_ahead", [0, 1, 5, 80])
 @pytest.mark.parametrize("of", ALL_COLUMNS)
-def test_rows_are_right_whatever_is_announced_dropped_or_lost(num_rows: int, look_ahead: int, of: str) -> None:
+def test_rows_are_correct_for_any_announcements_and_losses(num_rows: int, look_ahead: int, of: str) -> None:
     rng, columns = np.random.default_rng(num_rows * 100 + look_ahead), ALL_COLUMNS[of]
     cache = RowCache(num_rows * row_cost(X))
     ahead: list[tuple[np.ndarray, Announcement | None]] = []
@@ -188,7 +188,7 @@ def test_threads_share_a_cache(of: str) -> None:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1])
-def test_hits_are_within_three_points_of_the_best_that_is_possible(share: float) -> None:
+def test_hit_rate_is_within_three_points_of_the_optimum(share: float) -> None:
     rng, num_ids, num_batches, look_ahead = np.random.default_rng(7), 20_000, 60, 16
     batches = [np.unique(rng.zipf(1.2, 2500) % num_ids) for _ in range(num_batches)]
     wide = {"x": FeatureSchema(dtype="float32", shape=(400,))}
@@ -212,7 +212,7 @@ def test_hits_are_within_three_points_of_the_best_that_is_possible(share: float)
     assert cache.counts().num_evicted > 0
 
 
-def test_announcements_stay_within_the_bound_and_those_of_a_loader_that_stands_still_expire() -> None:
+def test_announcements_are_bounded_and_those_of_idle_loaders_expire() -> None:
     cache = RowCache(1 << 20)
     table = table_of(cache)
     still = [announce(cache, np.arange(100)) for _ in range(40)]
@@ -272,7 +272,7 @@ def test_the_memory_of_a_process_grows_by_no_more_than_the_bound(words: list[str
     assert 40 << 20 < grown < 72 << 20, "and what batches of this program take"
 
 
-def test_a_table_that_comes_later_gets_a_share() -> None:
+def test_a_table_added_later_gets_a_share() -> None:
     cache, edges = RowCache(1000 * row_cost(X)), {"weights": FeatureSchema(dtype="float32", shape=(20,))}
     for _ in range(3):
         fetch(cache, np.arange(2000))
@@ -309,7 +309,7 @@ def test_without_announcements_rows_that_are_used_often_stay() -> None:
     assert fetch(cache, often) >= 35
 
 
-def test_a_dataset_has_one_cache_while_somebody_has_it_open() -> None:
+def test_a_dataset_has_one_cache_while_it_is_open() -> None:
     cache = open_row_cache("one dataset", 1000)
     assert cache is not None
     assert open_row_cache("one dataset", 2000) is cache and cache.max_bytes == 1000
@@ -411,7 +411,7 @@ def test_an_error_while_rows_are_kept_frees_no_slot_twice(monkeypatch: pytest.Mo
     assert len(np.unique(free)) == len(free)
 
 
-def test_rows_of_many_slots_make_room_for_those_that_are_needed_sooner() -> None:
+def test_rows_of_many_slots_are_evicted_for_rows_needed_sooner() -> None:
     cache = RowCache(1 << 18)
     for _ in range(2):
         keep_lists(cache, np.arange(NUM_FIRST_ROWS), np.full(NUM_FIRST_ROWS, 92))

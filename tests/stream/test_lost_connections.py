@@ -34,7 +34,7 @@ def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator
 @pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("num_proxies", [1, 2])
-def test_connections_that_are_cut_again_and_again_cost_no_batch(
+def test_repeatedly_cut_connections_lose_no_batch(
     timed_parts: dict[int, Path], num_proxies: int, num_threads: int
 ) -> None:
     """All servers are behind proxies, so there is no other server while one refuses."""

@@ -271,7 +271,7 @@ def _export(folder: Path) -> None:
 
 
 MANY_EDGES = 1 << 40
-"""Edges after whose scan long rows are indexed, whatever the graph."""
+"""Number of scanned edges that is enough to make the index of long rows of any graph."""
 _LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
 _TIMES: Mapping[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
 _WAYS: Sequence[Mapping[str, Any]] = (

@@ -118,7 +118,7 @@ def read_metadata(path: Path, data_path: str | None = None) -> TablesMetadata:
     """
     check_data_path(path, data_path)
     if is_unigraph(path):
-        from hopstream.ingest.raw_tables.unigraph import read_unigraph  # protobuf is for those who need it
+        from hopstream.ingest.raw_tables.unigraph import read_unigraph  # imported here, because it loads protobuf
 
         return read_unigraph(path, data_path=None if data_path is None else Path(data_path))
     return read_json_metadata(path)

@@ -451,7 +451,7 @@ def admit_ids(
 def chain_slots(
     fresh: np.ndarray, nums: np.ndarray, num_slots: int, oldest: np.uint64, is_held: np.ndarray, index: RowIndex
 ) -> None:
-    """Give the slots in which they go on to the rows that are needed soonest.
+    """Give further slots to the new rows that are needed soonest and are longer than one slot.
 
     Args:
         fresh: int64[n], slots from ``admit_ids``.

@@ -345,7 +345,7 @@ def without_labels(
 
     Raises:
         SettingsError: ``num_neighbors`` names a hidden edge type with counts.
-        UnknownNameError: It names an edge type that the schema does not have.
+        UnknownNameError: ``num_neighbors`` names an edge type that the schema does not have.
     """
     if isinstance(num_neighbors, Mapping):
         named = {type_label(t) if isinstance(t, tuple) else t for t, counts in num_neighbors.items() if any(counts)}

@@ -603,7 +603,7 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
                 return [self._reader.announce(batch) for batch in batches]
             except ServerBusy:
                 LOG.debug("batches %s are sampled one by one: a server has no room for all", steps, exc_info=True)
-            except (StoreTimeout, StoreUnavailable) as error:  # each would wait for the same server
+            except (StoreTimeout, StoreUnavailable) as error:  # each batch would wait for the same server
                 return [error, *(type(error)(*error.args) for _ in steps[1:])]
             except Exception:
                 LOG.debug("batches %s are sampled one by one, to find which of them fails", steps, exc_info=True)

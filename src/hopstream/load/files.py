@@ -91,7 +91,7 @@ def check_stored(path: str | os.PathLike[str], tensor: Any) -> None:
     """Refuse a tensor that is larger than its stored values, such as an expanded one.
 
     Raises:
-        FormatError: It is larger.
+        FormatError: The tensor is larger.
     """
     stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > stored:
@@ -149,8 +149,8 @@ def _new_dict(*_: Any) -> dict[Any, Any]:
 
 
 _DICTIONARIES: list[Any] = [(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")]
-"""Reads a ``defaultdict`` as a dict: torch fills no ``defaultdict``, even if its name is allowed. If a name is allowed
-for two classes, torch takes either."""
+"""Classes by name, to read a ``defaultdict`` as a dict: torch fills no ``defaultdict``, even if its name is allowed. If
+a name is allowed for two classes, torch takes either."""
 
 
 def _numpy_globals() -> list[Any]:
@@ -228,7 +228,7 @@ def read_data_file(path: str | os.PathLike[str]) -> Graph:
 
     Raises:
         FormatError: The file is missing, damaged, or has unknown content.
-        SchemaError: It holds several graphs, or none.
+        SchemaError: The file holds several graphs, or none.
         IdRangeError: An edge names a node that does not exist.
         MissingDependencyError: torch or torch_geometric is not installed.
     """
@@ -247,7 +247,7 @@ def read_data_file(path: str | os.PathLike[str]) -> Graph:
         return graph_from_data(value)
     except HopstreamError:
         raise
-    except Exception as error:  # PyG takes any attributes, and stumbles over them when it is asked
+    except Exception as error:  # PyG accepts any attributes, and fails only when they are read
         raise FormatError(f"{path} holds a data object that is damaged ({error!r})") from error
 
 

@@ -313,7 +313,7 @@ def _as_labels(given: ArrayLike) -> Array:
     """Convert labels to an array.
 
     Raises:
-        SettingsError: They are no array, for example a tensor whose dtype numpy does not have.
+        SettingsError: The labels are no array, for example a tensor whose dtype numpy does not have.
     """
     try:
         return to_array(given)

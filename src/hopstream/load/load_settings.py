@@ -197,8 +197,8 @@ def read_rank(rank: object, world_size: object) -> tuple[int, int]:
     """Check and return the rank and the world size; a single rank defaults to 0.
 
     Raises:
-        SettingsError: One is no integer or out of its range, or ``rank`` is None with several ranks. A default of 0
-            would then give every process the same seeds.
+        SettingsError: A number is no integer or out of its range, or ``rank`` is None with several ranks. A default of
+            0 would then give every process the same seeds.
     """
     world_size = read_integer("world_size", world_size, 1, MAX_RANK)
     if rank is None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 SplitBy = Literal["even", "locality"]
 """``even``: random shares; ``locality``: a rank prefers seeds of its own parts."""
 RankRemainder = Literal["pad", "drop", "uneven"]
-"""How shares get equal sizes: ``pad`` repeats seeds, ``drop`` leaves some out; with ``uneven`` sizes differ by at most
-1."""
+"""Way to give shares equal sizes: ``pad`` repeats seeds, ``drop`` leaves some out; with ``uneven`` sizes differ by at
+most 1."""
 
 
 def rank_nodes(  # noqa: PLR0913 - one call of a training script, all of it by name

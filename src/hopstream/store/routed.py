@@ -448,7 +448,7 @@ def store_label(store: Store) -> str:
 
 
 def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
-    """Open the halos of local parts; None if all parts are local, or if halos differ in kind."""
+    """Open the halos of local parts; None if all parts are local, none has a halo, or halos differ."""
     here = [store for store in stores if isinstance(store, LocalStore)]
     parts = sorted({part for store in here for part in store.parts})
     if len({store.halo_id for store in here}) > 1:

@@ -20,7 +20,7 @@ def check_source(source: object) -> None:
     """Raise ``SettingsError`` if a source is neither a string, nor a path, nor a graph in memory, nor a store."""
     if isinstance(source, str | os.PathLike) or is_in_memory(source):
         return
-    if type(source).__name__ == "RemoteGraph":  # of a room above this one
+    if type(source).__name__ == "RemoteGraph":  # by name, because ``stream`` imports this package
         raise SettingsError(
             "source is a RemoteGraph, which only loaders take; give the cluster.json or the addresses that you gave to "
             "RemoteGraph"

@@ -380,7 +380,7 @@ class RemoteSession(BatchSession):
                     is_patient=len(self._servers) == 1,
                 )  # fmt: skip
             except ChannelLost as error:
-                self._check_wanted(turn, step, error)  # after a later iteration of this loader nothing is lost
+                self._check_wanted(turn, step, error)  # a later iteration of this loader explains the error
                 self._lost(server, channel_id)
                 if time.monotonic() > ends:
                     raise
@@ -526,7 +526,7 @@ class RemoteSession(BatchSession):
         )
 
     def _greet(self, server: _Server) -> None:
-        """Raise an error if a server does not answer a ping; it may be what another server waited for."""
+        """Raise an error if a server does not answer a ping; another server may have waited for it."""
         server.connection.ping(LATE_S)
 
     def _failures(self, servers: Sequence[_Server], ask: Callable[[_Server], object]) -> dict[str, StoreError]:

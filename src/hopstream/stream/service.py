@@ -1,6 +1,6 @@
 """Sampling service: the operations of a server that samples for compute ranks.
 
-They are operations of the store server, one call each, with the names of GiGL's graph store where they do the same. A
+Each operation is one call of the store server. Operations that GiGL's graph store also has have the same names. A
 *backend* is a way to sample batches. A *channel* is one input of one compute rank on a backend.
 """
 
@@ -547,7 +547,7 @@ def integer_of(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1,
     """Return an integer of a request's header.
 
     Raises:
-        FormatError: It is missing, not an integer, or out of range.
+        FormatError: The field is missing, not an integer, or out of range.
     """
     value = frame.header.get(name, default)
     if type(value) is not int or not low <= value <= high:

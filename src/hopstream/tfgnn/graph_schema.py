@@ -128,7 +128,7 @@ def check_schema(schema: Any, where: str = "schema") -> None:
     """Refuse a schema that contradicts itself.
 
     Raises:
-        SchemaError: It does; the message lists all problems.
+        SchemaError: The schema contradicts itself; the message lists all problems.
     """
     problems = list(schema_problems(schema))
     if problems:

@@ -76,7 +76,7 @@ class Place:
         """Read one small file.
 
         Raises:
-            FormatError: It is missing, or larger than ``max_bytes``.
+            FormatError: The file is missing, or larger than ``max_bytes``.
         """
         size = self.size(name)
         if size is None:

@@ -98,7 +98,7 @@ class ProcessStore:
     def edge_ids(self, store: Store, edge_type: EdgeType) -> IntArray:
         """Return int64[num_edges], the id of each edge key.
 
-        Each process reads it once per edge type, and keeps 8 bytes per edge.
+        Each process reads the ids once per edge type, and keeps 8 bytes per edge.
 
         Raises:
             SettingsError: The dataset has no edge keys.
@@ -262,8 +262,8 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
     def add_edge_features(self, batch: BatchLike) -> BatchLike:
         """Add the features of edges to a batch of PyG's loaders, which do not fetch them from stores.
 
-        Pass it to them as ``transform=feature_store.add_edge_features``. It keeps a table of 8 bytes per edge for each
-        type with features. ``hopstream.NeighborLoader`` needs no such table.
+        Pass the method to the loaders as ``transform=feature_store.add_edge_features``. The store keeps a table of 8
+        bytes per edge for each type with features. ``hopstream.NeighborLoader`` needs no such table.
 
         Raises:
             SettingsError: The batch has no edge keys, because the dataset has none.

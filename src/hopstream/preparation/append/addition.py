@@ -165,12 +165,13 @@ def _check_keys(where: str, keys: IntArray, num_nodes: int, node_type: str) -> N
         if int(block.min()) < 0 or int(block.max()) >= num_nodes:
             row = int(np.flatnonzero((block < 0) | (block >= num_nodes))[0])
             raise IdRangeError(
-                f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1} with the new"
+                f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1} with the "
+                "new nodes"
             )
 
 
 def _of_types(given: Any, types: Collection[T]) -> Any:
-    """Key an argument by type if it is not; the dataset must have one type then."""
+    """Return an argument by type; without types it belongs to the dataset's only type."""
     is_typed = isinstance(given, Mapping) and (
         not given or any(isinstance(value, Mapping | int | tuple) for value in given.values())
     )
