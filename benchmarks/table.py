@@ -50,7 +50,10 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     (
         "gather",
         "gather rows of 400 bytes, 1 thread",
-        lambda f: f"{f['gb_per_s']:.1f} GB/s, {f['rows_per_s'] / 1e6:.0f} M rows/s",
+        lambda f: (
+            f"{f['gb_per_s']:.1f} GB/s, {f['rows_per_s'] / 1e6:.0f} M rows/s; `numpy.take`: "
+            f"{f['numpy_take_gb_per_s']:.1f} GB/s"
+        ),
     ),
     ("loader", "`NeighborLoader` to `Data`, 1 thread", lambda f: _loader(f)),
     ("loader-2-threads", "`NeighborLoader` to `Data`, 2 threads", lambda f: _loader(f)),
