@@ -658,7 +658,7 @@ def close_row_cache(dataset_id: str) -> None:
 
 
 def _forget_after_fork() -> None:
-    """Empty caches in a forked process: another thread may have held their locks, or was changing their index."""
+    """Empty caches in a forked process, because another thread may have been changing them."""
     global _CACHES_LOCK
     _CACHES_LOCK = threading.Lock()
     for cache, _ in _CACHES.values():
