@@ -41,7 +41,7 @@ def test_lightning_trains_alike_from_memory_and_from_servers(folder: Path, serve
     learner, trainer = fitted(make_graph())
     assert learner.num_seen == 4 * NUM_TRAIN
     assert trainer.num_training_batches == NUM_TRAIN // SETTINGS["batch_size"]
-    assert trainer.callback_metrics["right"] > 0.8
+    assert trainer.callback_metrics["right"] > 0.7  # a third by chance
     with server_pool.serve([folder], [[0], [1]]) as (addresses,):
         far, _ = fitted(",".join(addresses), store_settings=hopstream.StoreSettings(prefer_local=False))
     for near_weights, far_weights in zip(learner.parameters(), far.parameters(), strict=True):
