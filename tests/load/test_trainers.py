@@ -1,4 +1,4 @@
-"""Checks that Lightning and Accelerate train with loaders of this package, over a graph in memory and over servers."""
+"""Checks that Lightning and Accelerate train with loaders, in memory and over servers."""
 
 from __future__ import annotations
 
