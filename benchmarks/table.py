@@ -23,7 +23,8 @@ While a case ran, other processes took at most {others} of the cores. Other mach
 `make bench` measures yours."""
 
 WAYS_NOTE = """\
-The same run, graph, seeds and fan-out; one thread, the graph mapped, and random times and weights on all edges. Times
+The same run, graph, seeds and fan-out; one thread, the graph mapped, and random times and weights on all edges. Uniform
+sampling is slower than above, because the other ways take turns with it and evict its data from the caches. Times
 are per edge of the subgraphs, beside those of plain uniform sampling; of links per seed node, beside a loader of nodes
 that starts from the ends of the same links. Ways take turns, so that a slow spell of the machine hits all alike.
 A node of `labor`, and every node that an `induced` subgraph has found, has all of its edges read, which on a graph with

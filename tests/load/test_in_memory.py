@@ -21,6 +21,7 @@ from hopstream.preparation.in_memory import dataset_in_memory
 from hopstream.preparation.write import write_parts
 from hopstream.sample.walks import random_walks
 from hopstream.store import open_graph
+from hopstream.store.settings import StoreSettings
 from tests.load.graphs import RATES, flat, make_timed_graph
 
 TEMPORAL = {"time_attr": "time", "temporal_strategy": "last"}
@@ -127,8 +128,9 @@ def test_one_store_serves_several_loaders(graph: Graph) -> None:
 
 
 def test_refusals(tmp_path: Path, graph: Graph) -> None:
-    with pytest.raises(SettingsError, match="verify, store_settings and cache_bytes are options of folders"):
+    with pytest.raises(SettingsError, match="^verify is 'full', but the source is a graph in memory; leave it out"):
         node_loader(graph, verify="full")
+    node_loader(graph, cache_bytes="1MB", store_settings=StoreSettings()).close()  # no effect, as with a folder
     with pytest.raises(UnknownNameError, match="weight_attr is 'heft'"):
         node_loader(graph, weight_attr="heft")
     with pytest.raises(IdRangeError):

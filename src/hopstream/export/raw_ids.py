@@ -254,7 +254,7 @@ class RawIndex:
         return ids_as(arrow_strings(texts), kind)
 
     def _find(self, asked: Column) -> IntArray:
-        """Look up int64[n], the key of the first node with each raw id; -1 for unknown raw ids."""
+        """Return int64[n], the key of the first node with each raw id; -1 for unknown raw ids."""
         hashes, texts = _hashed(asked), texts_of(asked)
         keys = np.full(len(asked), -1, np.int64)
         places = np.searchsorted(self.hashes, hashes)

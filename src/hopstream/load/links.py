@@ -320,8 +320,12 @@ class LinkNeighborLoader(SubgraphLoader):
         Args:
             index: integer[n], positions of the links in ``edge_label_index``, as in PyG.
 
+        Returns:
+            A batch as the iteration gives it, after ``transform``.
+
         Raises:
             IdRangeError: A position is outside 0..num_links-1.
+            SettingsError: ``index`` is empty, or no list of integers.
         """
         return self._batch_of(
             index, lambda order: self._setup.maker(LinkMaker, self._plan, replace(self._task, order=order))

@@ -174,7 +174,7 @@ class SampledNodes(SampledGraph):
     Attributes:
         seeds: Nodes to start from: None (all), the name of a split, integer[n] keys or a bool[num_nodes] mask. In a
             graph of several node types, put the type in front, as in ``("paper", "train")``. A node type alone means
-            all of its nodes.
+            all of its nodes. Also called ``input_nodes``.
     """
 
     seeds: SeedsLike = field(default=None, kw_only=False)
@@ -246,14 +246,18 @@ class NeighborLoader(SubgraphLoader):
     def __call__(self, index: ArrayLike) -> Any:
         """Make one batch of chosen seeds, in the caller's thread.
 
-        Equal seeds give equal batches within an epoch; ``set_epoch`` changes the draws. The position of the loader does
-        not change. Safe to call from several threads.
+        Equal seeds give equal batches within one epoch; ``set_epoch``, or an iteration that ends, changes it. The
+        position of the loader does not change. Safe to call from several threads.
 
         Args:
             index: integer[n], positions of the seeds in ``seeds``; with ``seeds=None``, their keys. As in PyG.
 
+        Returns:
+            A batch as the iteration gives it, after ``transform``.
+
         Raises:
             IdRangeError: A position is outside 0..num_seeds-1.
+            SettingsError: ``index`` is empty, or no list of integers.
         """
         return self._batch_of(
             index, lambda order: self._setup.maker(NodeMaker, self._plan, replace(self._inputs, order=order))

@@ -236,7 +236,7 @@ def read_positions(index: ArrayLike, num_seeds: int) -> IntArray:
     chosen = to_array(index)
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
         raise SettingsError(
-            f"the chosen seeds are {chosen.dtype}{list(chosen.shape)}; give a list of positions, one at least"
+            f"index is {chosen.dtype}{list(chosen.shape)}; give a list of positions, at least one"
         )
     if int(chosen.min()) < 0 or int(chosen.max()) >= num_seeds:
         row = int(np.flatnonzero((chosen < 0) | (chosen >= num_seeds))[0])

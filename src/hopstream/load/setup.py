@@ -273,6 +273,7 @@ def open_setup(
     """
     if is_in_memory(source):
         source = _open_graph(source, direction, settings)
+        settings = replace(settings, cache_bytes=None)
     settings = LoadSettings.within(settings)
     store, session, close = _open_source(source, settings)
     try:
@@ -292,8 +293,8 @@ def open_setup(
 
 def _open_graph(graph: MemorySource, direction: Direction, settings: LoadSettings) -> Store:
     """Open a graph in memory, with the times and weights by which the loader samples, if it does."""
-    if settings.verify != "none" or settings.store_settings is not None or settings.cache_bytes is not None:
-        raise SettingsError("verify, store_settings and cache_bytes are options of folders and servers, not of graphs")
+    if settings.verify != "none":
+        raise SettingsError(f"verify is {settings.verify!r}, but the source is a graph in memory; leave it out")
     check_choice("direction", direction, get_args(Direction))
     return open_graph(
         graph, direction=direction, time_attr=getattr(settings, "time_attr", None),

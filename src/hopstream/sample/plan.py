@@ -280,7 +280,7 @@ def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> di
     if default is None:
         if missing:
             raise SettingsError(f"num_neighbors misses edge types {missing}; name them, or give a 'default'")
-        default = [0] * max(lengths, default=0)  # of label types alone
+        default = [0] * max(lengths, default=0)  # only label types are left
     return {t: given[t] if t in given else _none_if_label(schema, t, default) for t in schema.edges}
 
 

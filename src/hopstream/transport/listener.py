@@ -341,7 +341,7 @@ class Listener:
             is_late = self._is_leaving or self._is_closed
             if not is_late:
                 self._peers[peer.fd] = self._strangers[peer.fd] = peer
-        if is_late:  # no thread would watch it
+        if is_late:  # no thread reads this socket after the listener closes
             stream.close()
             return
         self._guarded(peer, self._hear_first)

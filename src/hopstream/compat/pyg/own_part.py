@@ -178,7 +178,12 @@ class _Stores:
         return found
 
     def edges(self) -> dict[EdgeType, OwnEdges]:
-        """Return the edges into nodes of the partition, by edge type."""
+        """Return the edges into nodes of the partition, by edge type.
+
+        Raises:
+            SettingsError: Edges are not in PyG's ``coo`` layout.
+            SchemaError: Ends and ids of edges differ in number.
+        """
         given = {}
         for attr in self._graph.get_all_edge_attrs():
             layout = getattr(attr.layout, "value", attr.layout)
