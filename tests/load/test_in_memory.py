@@ -128,7 +128,7 @@ def test_one_store_serves_several_loaders(graph: Graph) -> None:
 
 
 def test_refusals(tmp_path: Path, graph: Graph) -> None:
-    with pytest.raises(SettingsError, match="^verify is 'full', but the source is a graph in memory; leave it out"):
+    with pytest.raises(SettingsError, match=r"^verify is 'full', but the source is a graph in memory; leave it out"):
         node_loader(graph, verify="full")
     node_loader(graph, cache_bytes="1MB", store_settings=StoreSettings()).close()  # no effect, as with a folder
     with pytest.raises(UnknownNameError, match="weight_attr is 'heft'"):

@@ -41,7 +41,7 @@ def test_a_call_makes_one_batch_of_chosen_seeds(data: Data) -> None:
             with pytest.raises(IdRangeError, match=r"^index\[0\] is .*; positions of seeds are 0\.\.99"):
                 loader(wrong)
         for wrong in ([], [0.5], 3, [[1]]):
-            with pytest.raises(SettingsError, match="^index is .*; give a list of positions, at least one"):
+            with pytest.raises(SettingsError, match=r"^index is .*; give a list of positions, at least one"):
                 loader(wrong)
 
 

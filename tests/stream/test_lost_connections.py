@@ -44,5 +44,5 @@ def test_repeatedly_cut_connections_lose_no_batch(
         with node_loader(remote_graph(locations), batch_size=4, num_threads=num_threads) as loader:
             assert [flat(batch) for batch in loader] == wanted
             assert [flat(batch) for batch in loader] != wanted  # the next epoch, in another order
-            assert all(proxy.num_cuts >= num_proxies for proxy in proxies)  # a client asks a server last after it failed
+            assert all(proxy.num_cuts >= num_proxies for proxy in proxies)  # a failed server is asked last
         assert served.num_channels == 0

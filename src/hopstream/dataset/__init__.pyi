@@ -10,6 +10,7 @@ from hopstream.dataset.book import Delta as Delta
 from hopstream.dataset.book import PartitionBook as PartitionBook
 from hopstream.dataset.halo_record import Halo as Halo
 from hopstream.dataset.halo_record import HaloCounts as HaloCounts
+from hopstream.dataset.key_book import KeyBook as KeyBook
 from hopstream.dataset.key_book import read_key_book as read_key_book
 from hopstream.dataset.layout import Dataset as Dataset
 from hopstream.dataset.layout import open_dataset as open_dataset

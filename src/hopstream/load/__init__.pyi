@@ -1,5 +1,7 @@
 from hopstream.load.ablp import ABLPLoader as ABLPLoader
+from hopstream.load.batch import BufferPool as BufferPool
 from hopstream.load.batch import MiniBatch as MiniBatch
+from hopstream.load.embeddings import Embeddings as Embeddings
 from hopstream.load.embeddings import open_embeddings as open_embeddings
 from hopstream.load.examples import ExampleDataset as ExampleDataset
 from hopstream.load.examples import ExampleLoader as ExampleLoader

@@ -429,8 +429,8 @@ class WalkArguments(WalkSettings):
     """Arguments of ``random_walks`` and ``walk_batches``.
 
     Attributes:
-        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, an open store, or a graph in
-            memory (a ``Graph``, or PyG's ``Data`` or ``HeteroData``).
+        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, an open store, or a graph
+            in memory (a ``Graph``, or PyG's ``Data`` or ``HeteroData``).
         start: Nodes to start from: integer[num_starts] keys, a bool[num_nodes] mask, the name of a split, or None for
             all nodes. A node type in front is optional; it must be the type that the first step starts from.
         store_settings: Deadline, token and certificates for servers.
