@@ -34,14 +34,16 @@ Batches = list[dict[str, object]]
 def in_places(cases: Sequence[Any]) -> Iterator[Any]:
     """Parameters ``case, topology, num_threads``: each case in one place, every other in the farthest.
 
-    The other places of a case are for slow runs.
+    Slow runs add two other places per case, in rotation, and soak tests the rest.
     """
     others = [place for place in PLACES if place != FARTHEST]
     for number, case in enumerate(cases):
         name = case if isinstance(case, str) else ", ".join(case)
+        default = others[number // 2 % len(others)] if number % 2 else FARTHEST
+        rest = [place for place in PLACES if place != default]
+        slow = {rest[number % len(rest)], rest[(number + 2) % len(rest)]}
         for place in PLACES:
-            is_slow = place != (others[number // 2 % len(others)] if number % 2 else FARTHEST)
-            marks = [pytest.mark.slow] if is_slow else []
+            marks = [] if place == default else [pytest.mark.slow] if place in slow else [pytest.mark.soak]
             yield pytest.param(case, *place, marks=marks, id=f"{name}-{place[0]}-{place[1]}")
 
 
