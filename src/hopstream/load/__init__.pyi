@@ -1,5 +1,6 @@
 from hopstream.load.ablp import ABLPLoader as ABLPLoader
 from hopstream.load.batch import MiniBatch as MiniBatch
+from hopstream.load.clusters import ClusterLoader as ClusterLoader
 from hopstream.load.embeddings import open_embeddings as open_embeddings
 from hopstream.load.examples import ExampleDataset as ExampleDataset
 from hopstream.load.examples import ExampleLoader as ExampleLoader
