@@ -17,6 +17,7 @@ import pytest
 
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.clusters import ClusterLoader
+from hopstream.load.hgt import HGTLoader
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
@@ -60,6 +61,10 @@ def ranked(source: Any, **options: Any) -> SubgraphLoader:
 
 def clustered(source: Any, **options: Any) -> SubgraphLoader:
     return ClusterLoader(source, {"paper": np.arange(120) % 7, "user": np.arange(50) // 5}, batch_size=2, **options)
+
+
+def layered(source: Any, **options: Any) -> SubgraphLoader:
+    return HGTLoader(source, {"paper": [9, 7], "user": [5, 3]}, ("paper", "train"), batch_size=13, **options)
 
 
 def drawn(source: Any, **options: Any) -> SubgraphLoader:
@@ -108,6 +113,7 @@ WAYS: dict[str, tuple[Callable[..., SubgraphLoader], dict[str, Any]]] = {
     ),
     "random nodes": (drawn, {}),
     "clusters": (clustered, {}),
+    "layers": (layered, {}),
 }  # fmt: skip
 Epochs = list[list[dict[str, object]]]
 
