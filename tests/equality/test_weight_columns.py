@@ -1,4 +1,4 @@
-"""Checks that weights of shape [E, 1] sample as weights of shape [E], wherever the parts are and however written."""
+"""Checks that weights of shape [E, 1] sample as those of shape [E], wherever the parts are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the promises of the loader of clusters, and that its batches are the subgraphs between whole clusters."""
+"""Checks the promises of the loader of clusters, and the contents of its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders of graphs in memory make the batches that they make from a folder, without copying features of nodes."""
+"""Checks that batches of a graph in memory are those of a folder, without copies of features."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _weights_of_rows(indptr: IntArray, weights: Array, places: Array) -> Iterato
 
 
 def weights_of(features: Mapping[str, Column], weight_attr: str | None) -> Array | None:
-    """Return real[n], a view of the weights among features of edges, real[n] or real[n, 1]; None without weights."""
+    """Return real[n], the weights of edges as a view of a feature real[n] or real[n, 1]; None without."""
     weights = features.get(weight_attr) if weight_attr is not None else None
     if not isinstance(weights, np.ndarray) or weights.shape[1:] not in ((), (1,)):
         return None
@@ -468,7 +468,7 @@ def _taken(column: Array, rows: Array) -> Iterator[Array]:
 
 
 def _is_stretch(rows: Array) -> bool:
-    """Return whether rows ascend without gaps, as in a dataset of one part: these rows are a view of their column."""
+    """Return whether rows ascend without gaps, so that they are a view of their column."""
     return len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool(np.all(rows[1:] > rows[:-1]))
 
 

@@ -165,7 +165,7 @@ class ClusterMaker(BatchMaker[tuple[Clusters, SeedOrder]]):
 
 
 class ClusterLoader(SubgraphLoader):
-    """Mini-batches of whole clusters, with all edges between their nodes, as PyG's ``Data`` or ``HeteroData``.
+    """Mini-batches of whole clusters, with all edges between their nodes, as PyG's data objects.
 
     A batch has the nodes of ``batch_size`` clusters, one cluster after the other. Of the first node type that has
     clusters, ``batch_size`` is the number of nodes, and ``input_id`` their keys.

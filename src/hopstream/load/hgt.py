@@ -1,4 +1,4 @@
-"""Loader of nodes by HGT sampling: a number of nodes per node type and layer, and all edges between them."""
+"""Loader of HGT sampling: a number of nodes per node type and layer, and all edges between them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HGTArguments(LoadSettings, HGTNodes):
 
 
 class HGTLoader(NeighborLoader):
-    """Mini-batches of nodes by HGT sampling, with all edges between them, as PyG's ``HeteroData`` or ``Data``.
+    """Mini-batches of nodes by HGT sampling, with all edges between them, as PyG's data objects.
 
     All seeds of a batch share its nodes. Equal settings give bit-equal batches, for any number of threads, parts and
     servers, and after a resume.

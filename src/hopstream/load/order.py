@@ -177,7 +177,7 @@ class OneBatch(SeedOrder):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChosenOrder(SeedOrder):
-    """One batch of chosen seeds. Its random draws depend on the seeds and the epoch, not on a number of a batch.
+    """One batch of chosen seeds, whose random draws depend on the seeds and the epoch.
 
     Attributes:
         chosen: int64[n], positions of the seeds.

@@ -111,7 +111,7 @@ class _Pool:
         return ids
 
     def draw(self, slots: IntArray, count: int, rng_seed: int) -> IntArray:
-        """Draw ``count`` of more candidates in proportion to their squared budgets; return their slots, ascending."""
+        """Draw ``count`` candidates in proportion to their squared budgets; return their slots, ascending."""
         keys, waits = self.keys[slots], np.empty(len(slots))
         random_waits(keys, self.budgets[slots] ** 2, np.uint64(rng_seed), waits)
         longest = np.partition(waits, count - 1)[count - 1] if count else -1.0

@@ -17,7 +17,7 @@ Source = str | os.PathLike[str] | Store | MemorySource
 
 
 def check_source(source: object) -> None:
-    """Raise ``SettingsError`` if a source is neither a string, nor a path, nor a graph in memory, nor a store."""
+    """Raise ``SettingsError`` if a source is no string, path, graph in memory or store."""
     if isinstance(source, str | os.PathLike) or is_in_memory(source):
         return
     if type(source).__name__ == "RemoteGraph":  # of a room above this one
