@@ -37,7 +37,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Places:
-    """One graph in memory and in 1, 3 and 4 parts, and the servers of its 4 parts, in processes."""
+    """One graph in memory and in 1, 3 and 4 parts, and the processes that serve its 4 parts."""
 
     written: Written
     folders: Mapping[int, Path]

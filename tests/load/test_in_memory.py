@@ -1,4 +1,4 @@
-"""Checks that batches of a graph in memory are those of a folder, without copies of features."""
+"""Checks that loaders make the same batches from a graph in memory as from its folder."""
 
 from __future__ import annotations
 

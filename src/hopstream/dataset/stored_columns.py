@@ -468,7 +468,7 @@ def _taken(column: Array, rows: Array) -> Iterator[Array]:
 
 
 def _is_stretch(rows: Array) -> bool:
-    """Return whether rows ascend without gaps, so that they are a view of their column."""
+    """Return whether rows ascend without gaps and thus are a view of their column."""
     return len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool(np.all(rows[1:] > rows[:-1]))
 
 

@@ -17,10 +17,10 @@ Source = str | os.PathLike[str] | Store | MemorySource
 
 
 def check_source(source: object) -> None:
-    """Raise ``SettingsError`` if a source is no string, path, graph in memory or store."""
+    """Raise ``SettingsError`` if a source is neither a location, nor a graph in memory, nor a store."""
     if isinstance(source, str | os.PathLike) or is_in_memory(source):
         return
-    if type(source).__name__ == "RemoteGraph":  # of a room above this one
+    if type(source).__name__ == "RemoteGraph":  # by name, because ``stream`` imports this package
         raise SettingsError(
             "source is a RemoteGraph, which only loaders take; give the cluster.json or the addresses that you gave to "
             "RemoteGraph"
