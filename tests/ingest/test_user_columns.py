@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -85,7 +86,11 @@ def test_objects_with_the_array_method_are_arrays():
         ([np.ones(2), np.ones(1, np.int8)], "row 1 of a ragged column is int8"),
         (np.array([["a"]]), r"x is <U1\[1, 1\]; a column holds one string per row"),
         (np.array([b"a"]), "cannot be stored"),
-        (np.array(["2020-01-01"], dtype="datetime64[s]"), r"convert times with astype\('int64'\)"),
+        (np.array([3], dtype="timedelta64[s]"), r"convert spans of time with astype\('int64'\)"),
+        (np.array(["2020", "NaT"], dtype="datetime64[s]"), r"x\[1\] is NaT; give every row a time"),
+        (np.array(["2020", "NaT"], dtype="datetime64"), r"x\[1\] is NaT"),
+        (np.array([1]).astype("datetime64"), "x is datetime64, which has no unit"),
+        (pa.array([1, None], pa.timestamp("ms")), r"x\[1\] is NaT"),
         (np.array([object()]), "not a number"),
         (torch.ones(2, dtype=torch.bfloat16), "tensor that numpy cannot hold"),
         (torch.eye(2).to_sparse(), "tensor that numpy cannot hold"),
@@ -94,6 +99,29 @@ def test_objects_with_the_array_method_are_arrays():
 def test_invalid_columns_are_refused(value, message):
     with pytest.raises(SchemaError, match=message):
         as_column(value, "x")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([0, 5, 2], "datetime64[s]"),
+        np.array([0, 5, 2], ">M8[s]"),
+        np.array([0, 9, 5, 9, 2, 9], "datetime64[s]")[::2],
+        [np.datetime64(seconds, "s") for seconds in (0, 5, 2)],
+        pa.array([0, 5, 2], pa.timestamp("s", tz="UTC")),
+        pa.chunked_array([pa.array([0, 5], pa.timestamp("s")), pa.array([2], pa.timestamp("s"))]),
+        pa.array([0, 5, 2], pa.date32()),
+    ],
+)
+def test_times_become_integers_in_their_unit(value):
+    column = as_column(value, "x")
+    assert column.dtype == np.int64
+    assert column.tolist() == [0, 5, 2]
+
+
+def test_times_are_not_copied():
+    times = np.array([0, 5, 2], "datetime64[ns]")
+    assert np.shares_memory(as_column(times, "x"), times)
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ def test_every_option_is_part_of_the_state(timed, before, after, name):
         ({**TIMED, "input_time": ["now"] * 60}, "^input_time is <U3; times are integers"),
         (
             {**TIMED, "input_time": np.zeros(60, "M8[s]")},
-            r"^input_time is datetime64.*: use astype\(np.int64\), in the",
+            r"^input_time is datetime64\[s\]; a dataset does not keep the unit of its times: convert",
         ),
         (
             {**TIMED, "input_time": np.full(60, 2**63, np.uint64)},

@@ -166,13 +166,18 @@ def _load_links(folder: Path) -> None:
 
 def _walk(folder: Path) -> None:
     from hopstream.dataset.layout import open_dataset
+    from hopstream.load.hgt import HGTLoader
     from hopstream.load.ppr import PPRLoader
     from hopstream.sample.walks import random_walks
     from hopstream.schema import EDGE
     from hopstream.store.local import LocalStore
 
-    with PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy") as loader:
-        list(loader)
+    for loader in (
+        PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy"),
+        HGTLoader(folder / "timed", [4], "train", batch_size=16, collate="numpy"),
+    ):
+        with loader:
+            list(loader)
     ways: list[dict[str, Any]] = [
         {}, {"p": 2.0, "q": 0.5}, {"p": 1e-3, "q": 1e3, "weight_attr": "weight"}, {"weight_attr": "weight"},
         {"restart_probability": 0.2},

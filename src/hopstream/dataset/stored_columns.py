@@ -81,6 +81,14 @@ def _weights_of_rows(indptr: IntArray, weights: Array, places: Array) -> Iterato
         yield indptr[first : last + 1] - start, weights[places[start:stop]].astype(np.float64, copy=False)
 
 
+def weights_of(features: Mapping[str, Column], weight_attr: str | None) -> Array | None:
+    """Return real[n], the weights of edges as a view of a feature real[n] or real[n, 1]; None without."""
+    weights = features.get(weight_attr) if weight_attr is not None else None
+    if not isinstance(weights, np.ndarray) or weights.shape[1:] not in ((), (1,)):
+        return None
+    return weights.reshape(-1)
+
+
 def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, ...]) -> None:
     """Refuse a weight feature that edges cannot be drawn by.
 
@@ -92,8 +100,8 @@ def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, .
     """
     check_weight_schema(graph.schema, weight_attr)
     for edge_type, edges in graph.edges.items():
-        weights = edges.features.get(weight_attr)
-        if not isinstance(weights, np.ndarray):
+        weights = weights_of(edges.features, weight_attr)
+        if weights is None:
             continue
         where = f"{type_label(edge_type)}.{weight_attr}"
         total = check_weight_values(where, 0, weights)
@@ -114,9 +122,7 @@ def check_weight_schema(schema: GraphSchema, weight_attr: str) -> None:
         )
     for edge_type, features in schema.edges.items():
         feature = features.get(weight_attr)
-        if feature is not None and not (
-            feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iuf"
-        ):
+        if feature is not None and not feature.can_be_weights:
             raise SchemaError(
                 f"{type_label(edge_type)}.{weight_attr} is {feature}; weights are one integer or float per edge: "
                 "convert it, or rename it"
@@ -294,7 +300,7 @@ def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
         )
     for entity, features in tables:
         feature = features.get(time_attr)
-        if feature is None or (feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iu"):
+        if feature is None or feature.can_be_times:
             continue
         remedy = "one integer per row, or rename the feature"
         if feature.is_fixed_width and feature.numpy_dtype.kind == "f":

@@ -394,6 +394,13 @@ class SubgraphReader:
             )
         return ids
 
+    def keys_of(self, node_type: str, ids: IntArray) -> IntArray:
+        """Return int64[n], the keys of nodes given by id."""
+        if self._has_one_part:
+            return ids
+        (columns,) = self._store.fetch([FetchRequest(entity=node_type, names=(KEY,), ids=ids)])
+        return cast(IntArray, columns[KEY])
+
     def start(self, subgraph: Subgraph, epoch: int, about: SeedBatch, is_kept: bool = False) -> SampledBatch:
         """Make the batch of a subgraph, without its columns.
 

@@ -100,7 +100,8 @@ def read_times(name: str, values: object, num_wanted: int, each: str = "seed") -
     times = to_array(values)
     if times.dtype.kind == "M":
         raise SettingsError(
-            f"{name} is {times.dtype}; times are integers: use astype(np.int64), in the unit of the dataset's times"
+            f"{name} is {times.dtype}; a dataset does not keep the unit of its times: convert them to that unit, for "
+            "example by astype('datetime64[s]').astype(np.int64)"
         )
     if times.dtype.kind not in "iu":
         raise SettingsError(

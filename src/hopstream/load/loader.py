@@ -267,7 +267,7 @@ class NeighborLoader(SubgraphLoader):
         """Return a description of the loader in one line."""
         order, seeds = self._inputs.order, self._inputs.seeds
         return (
-            f"NeighborLoader({seeds.num_seeds} seeds ({seeds.name}), batch_size={order.settings.batch_size}, "
+            f"{type(self).__name__}({seeds.num_seeds} seeds ({seeds.name}), batch_size={order.settings.batch_size}, "
             f"{len(self)} batches on {order.settings.rank_text})"
         )
 

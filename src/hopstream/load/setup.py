@@ -35,6 +35,7 @@ from hopstream.load.epochs import EpochLoader, Facts, Maker
 from hopstream.load.load_settings import LoadSettings, OrderSettings
 from hopstream.load.order import ChosenOrder, SeedOrder, WeightedOrder, read_positions, read_seed_weights
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
+from hopstream.sample.hgt import HGTPlan, HGTRunner
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan
 from hopstream.sample.ppr import PPRRunner
@@ -108,7 +109,8 @@ class LoaderSetup:
         """Make a maker of a plan's batches; each thread needs its own."""
         if isinstance(plan, PPRPlan):
             return kind(PPRRunner(self.store, plan, self.wants_edge_ids), self.reader(), inputs, self.convert)
-        return kind(PlanRunner(self.store, plan), self.reader(), inputs, self.convert)
+        runner = HGTRunner(self.store, plan) if isinstance(plan, HGTPlan) else PlanRunner(self.store, plan)
+        return kind(runner, self.reader(), inputs, self.convert)
 
     def session_maker(self, kind: type[SessionMaker], session: BatchSession) -> SessionMaker:
         """Make a maker that takes batches from a session; each thread needs its own."""

@@ -27,6 +27,7 @@ from hopstream.dataset.stored_columns import (
     feature_columns,
     integers,
     sort_by_time,
+    weights_of,
 )
 from hopstream.graph.graph import Graph
 from hopstream.schema import Direction, EdgeType, GraphSchema
@@ -109,7 +110,6 @@ class PartColumns:
         times = edge_times(self.graph, edge_type, direction, nodes, self.settings.time_attr)
         if times is not None:
             sort_by_time(split, times)
-        weights = table.features.get(self.settings.weight_attr) if self.settings.weight_attr is not None else None
         run = EdgeRun(
             indptr=split.indptr,
             indices=split.indices,
@@ -117,7 +117,7 @@ class PartColumns:
             places=split.keys,
             neighbor_keys=nodes[other_type].keys,
             times=times,
-            weights=weights if isinstance(weights, np.ndarray) else None,
+            weights=weights_of(table.features, self.settings.weight_attr),
             features=table.features,
         )
         return _GroupedEdges(offsets=split.offsets, row_offsets=nodes[own_type].offsets, run=run)

@@ -262,7 +262,7 @@ class WalkMemory:
         if self._weight_attr is None or reply.edge_ids is None:
             return NO_WEIGHTS
         request = FetchRequest(entity=self._step, names=(self._weight_attr,), ids=reply.edge_ids)
-        return np.asarray(self._store.fetch([request])[0][self._weight_attr], np.float64)
+        return np.asarray(self._store.fetch([request])[0][self._weight_attr], np.float64).reshape(-1)
 
 
 @lru_cache(STEPS_AT_ONCE)

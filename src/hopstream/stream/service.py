@@ -30,7 +30,9 @@ from hopstream.errors import (
 )
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.batch import BatchMaker, BufferPool
+from hopstream.load.clusters import ClusterLoader
 from hopstream.load.epochs import Maker
+from hopstream.load.hgt import HGTLoader
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
@@ -47,7 +49,8 @@ from hopstream.transport.messages import Frame
 
 LOG = logging.getLogger(__name__)
 LOADERS: Mapping[str, type[SubgraphLoader]] = {
-    one.__name__: one for one in (NeighborLoader, LinkNeighborLoader, ABLPLoader, PPRLoader, RandomNodeLoader)
+    one.__name__: one
+    for one in (NeighborLoader, LinkNeighborLoader, ABLPLoader, PPRLoader, RandomNodeLoader, ClusterLoader, HGTLoader)
 }
 BUFFER_BYTES = 64 << 20
 """Memory of past batches kept for reuse, per sampling thread."""

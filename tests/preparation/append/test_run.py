@@ -193,6 +193,7 @@ LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
         ({"nodes": {"movie": {"x": ONE}}}, UnknownNameError, "features of movie name 'x'"),
         ({"edges": {LIKES: (ONE, ONE)}}, SchemaError, "movie__like__movie.number is missing"),
         ({"edges": {LIKES: (ONE, ONE, {"number": ONE.astype(np.int32)})}}, SchemaError, "in the dataset it is int64"),
+        ({"edges": {LIKES: (ONE, ONE, {"number": ONE.astype("M8[s]")})}}, SchemaError, "keep the unit of its times"),
         ({"edges": {LIKES: (ONE, ONE + 99, {"number": ONE})}}, IdRangeError, r"dst_keys\[0\] is 99; movie has keys"),
         ({"edges": {LIKES: (ONE, ONE[:0], {"number": ONE})}}, SchemaError, "1 sources and 0 destinations"),
         ({"edges": {LIKES: (ONE, ONE, {"number": ONE.repeat(2)})}}, SchemaError, "has 2 rows; there are 1 new rows"),

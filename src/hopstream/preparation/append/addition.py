@@ -12,7 +12,7 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, empty_column, open_array, write_blocks
 from hopstream.checks import known_names
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values
+from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values, weights_of
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
@@ -150,8 +150,8 @@ def checked(manifest: Manifest, added: Graph) -> Graph:
         times = features.get(manifest.time_attr or "")
         if isinstance(times, np.ndarray):
             check_time_values(f"{type_label(entity)}.{manifest.time_attr}", 0, times)
-        weights = features.get(manifest.weight_attr or "")
-        if isinstance(entity, tuple) and isinstance(weights, np.ndarray):
+        weights = weights_of(features, manifest.weight_attr)
+        if isinstance(entity, tuple) and weights is not None:
             where = f"{type_label(entity)}.{manifest.weight_attr}"
             total = check_weight_values(where, 0, weights)
             if not book.num_edges(entity):
@@ -232,6 +232,12 @@ def _columns(
                 raise SchemaError(f"{where} is missing; new rows need all features of their type: {list(features)}")
             found[name] = empty_column(feature)
             continue
+        dtype = getattr(given[name], "dtype", None)
+        if getattr(dtype, "kind", "") == "M":
+            raise SchemaError(
+                f"{where} is {dtype}; a dataset does not keep the unit of its times: convert them to that "
+                "unit, for example by astype('datetime64[s]').astype(np.int64)"
+            )
         column = as_column(given[name], where)
         if len(column) == 0:
             column = empty_column(feature) if column_schema(column).is_fixed_width == feature.is_fixed_width else column

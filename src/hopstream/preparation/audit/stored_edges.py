@@ -279,7 +279,7 @@ class _WeightFiles:
         if not isinstance(values, np.ndarray) or not len(block.ids):
             return
         findings = edges.files.findings
-        weights = values[block.first : block.stop].astype(np.float64)
+        weights = values[block.first : block.stop].reshape(-1).astype(np.float64)
         if not bool(np.all(np.isfinite(weights) & (weights >= 0))):
             wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
             places = (f"edge {block.first + e} is {weights[e]}" for e in wrong)
