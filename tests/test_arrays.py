@@ -450,3 +450,10 @@ def test_values_are_found_among_ascending_ones(ascending: list[int], values: lis
     found = find_sorted(np.array(ascending, np.int64), np.array(values, np.int64))
     assert found.dtype == np.int64
     assert found.tolist() == [ascending.index(value) if value in ascending else -1 for value in values]
+
+
+def test_ragged_columns_are_sliced_by_rows():
+    column = RaggedArray.from_strings(["a", "bc", "", "def"])
+    assert column[1:].tolist() == ["bc", "", "def"]
+    assert column[::-2].tolist() == ["def", "bc"]
+    assert repr(column) == "RaggedArray(4 rows of strings)"

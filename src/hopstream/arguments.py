@@ -92,13 +92,16 @@ class Arguments:
             TypeError: An option and its alias are both given.
         """
         found: dict[str, Any] = {}
+        names: dict[str, str] = {}
         known = {"", *self._signature.parameters}
         for given, value in options.items():
+            if given in self._other and value is None:
+                continue  # another library's default
             name = given if given in known or self._aliases.get(given) not in known else self._aliases[given]
             if name in found:
-                raise TypeError(f"{door}: {given}= and {name}= are the same option; give one of them")
+                raise TypeError(f"{door}: {names[name]}= and {given}= are the same option; give one of them")
             if name:
-                found[name] = value
+                found[name], names[name] = value, given
         return found
 
     def describe(self, function: Any, first: list[inspect.Parameter]) -> None:

@@ -94,7 +94,7 @@ def test_names_of_pyg_are_understood(folder):
     with NeighborLoader(num_neighbors=[2, 2], batch_size=2, **renamed) as loader:
         assert next(iter(loader)).n_id.equal(wanted.n_id)
         assert loader.num_workers == 0
-    with pytest.raises(TypeError, match=r"^NeighborLoader: input_nodes= and seeds= are the same option; give one"):
+    with pytest.raises(TypeError, match=r"^NeighborLoader: seeds= and input_nodes= are the same option; give one"):
         NeighborLoader(folder, [2], seeds=[1], input_nodes=[1])
     with pytest.raises(SettingsError, match=r"^input_nodes= is no option of LinkNeighborLoader: links are given as"):
         LinkNeighborLoader(folder, [2], input_nodes=[1])

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import WeightedRandomSampler
+from torch.utils.data import RandomSampler, WeightedRandomSampler
 from torch_geometric.data import Data
 from torch_geometric.loader import ImbalancedSampler
 
-from hopstream.errors import IdRangeError, SettingsError
+from hopstream.errors import IdRangeError, SettingsError, StateError
+from hopstream.load.ablp import ABLPLoader
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.load_settings import OrderSettings
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
@@ -41,7 +42,7 @@ def test_a_call_makes_one_batch_of_chosen_seeds(data: Data) -> None:
             with pytest.raises(IdRangeError, match=r"^index\[0\] is .*; positions of seeds are 0\.\.99"):
                 loader(wrong)
         for wrong in ([], [0.5], 3, [[1]]):
-            with pytest.raises(SettingsError, match=r"^index is .*; give a list of positions, at least one"):
+            with pytest.raises(SettingsError, match=r"^index is .*; give one or more integer positions"):
                 loader(wrong)
 
 
@@ -68,6 +69,26 @@ def test_a_call_makes_a_batch_of_links_and_applies_the_transform(data: Data) -> 
         assert one == 1
         assert torch.equal(positives, links[:, [7, 8]])
         assert batch.edge_label.tolist() == [1, 1, 0, 0]
+
+
+def test_other_samplers_are_refused_and_defaults_of_pyg_are_not(data: Data) -> None:
+    with pytest.raises(SettingsError, match=r"^sampler is a RandomSampler; give a WeightedRandomSampler"):
+        NeighborLoader(data, [2], sampler=RandomSampler(range(200)))
+    nothing = dict.fromkeys(("sampler", "batch_sampler", "generator", "prefetch_factor", "collate_fn"))
+    NeighborLoader(data, [2], **nothing).close()
+
+
+def test_a_closed_loader_makes_no_batch(data: Data) -> None:
+    loader = NeighborLoader(data, [2])
+    loader.close()
+    with pytest.raises(StateError, match="the loader is closed"):
+        loader([0])
+
+
+def test_anchors_of_a_graph_in_memory_have_labels(data: Data) -> None:
+    edge_type = ("node", "to", "node")
+    with ABLPLoader(data, {edge_type: [2]}, supervision=edge_type, batch_size=20) as loader:
+        assert next(iter(loader)).y_positive.shape[1] > 20
 
 
 def test_empty_seeds_are_an_empty_epoch(data: Data) -> None:

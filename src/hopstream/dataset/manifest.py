@@ -251,7 +251,9 @@ def _load_json(path: Path) -> dict[str, Any]:
             raise FormatError(f"{path} is {num_bytes} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FormatError(f"{path} is missing; {path.parent} is not a dataset") from error
+        raise FormatError(
+            f"{path} is missing; {path.parent} is not a dataset; make one with write_parts or hopstream partition"
+        ) from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hopstream.arguments import Arguments
+from hopstream.errors import SettingsError
 from hopstream.load.load_settings import ConsumerSettings
 from hopstream.load.order import WeightedSampler, weights_of
 from hopstream.load.service import Recipe, class_name
@@ -70,6 +71,11 @@ def takes(
             given = arguments.bind(name, args, options)
             if isinstance(given.get("seed_weights"), WeightedSampler):
                 given["seed_weights"] = weights_of(given["seed_weights"])
+            elif options.get("sampler") is not None:
+                raise SettingsError(
+                    f"sampler is a {type(options['sampler']).__name__}; give a WeightedRandomSampler, such as PyG's "
+                    "ImbalancedSampler; the order and ranks are chosen with shuffle=, rank= and world_size="
+                )
             if isinstance(self, SubgraphLoader):
                 self._recipe = Recipe(name, {k: value for k, value in given.items() if k not in OF_THE_CONSUMER})
             try:

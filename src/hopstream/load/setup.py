@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast, get_args
 from numpy.typing import ArrayLike
 
 from hopstream.checks import check_choice
-from hopstream.errors import MissingDependencyError, SettingsError
+from hopstream.errors import MissingDependencyError, SettingsError, StateError
 from hopstream.load.ahead import GROUP, SamplingAhead
 from hopstream.load.batch import (
     BatchFinisher,
@@ -196,6 +196,8 @@ class SubgraphLoader(EpochLoader):
             IdRangeError: A position is outside ``[0, num_seeds)``.
             SettingsError: ``index`` is no list of integers, or empty.
         """
+        if self._is_closed:
+            raise StateError("the loader is closed; make a new one")
         chosen, settings = read_positions(index, len(self.dataset)), self._setup.settings
         order = ChosenOrder(num_seeds=len(self.dataset), settings=settings, chosen=chosen)
         batch = new_maker(order).make(self.epoch, 0)
@@ -298,8 +300,9 @@ def _open_graph(graph: MemorySource, direction: Direction, settings: LoadSetting
     if settings.verify != "none":
         raise SettingsError(f"verify is {settings.verify!r}, but the source is a graph in memory; leave it out")
     check_choice("direction", direction, get_args(Direction))
+    reads_labels = hasattr(settings, "label_direction")  # along edges of either direction
     return open_graph(
-        graph, direction=direction, time_attr=getattr(settings, "time_attr", None),
+        graph, direction="both" if reads_labels else direction, time_attr=getattr(settings, "time_attr", None),
         weight_attr=getattr(settings, "weight_attr", None),
     )  # fmt: skip
 
@@ -345,7 +348,7 @@ def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None)
     if direction not in store.directions:
         raise SettingsError(
             f"direction is {direction!r}; the dataset holds {'|'.join(store.directions)}; write the parts again with "
-            f"direction {direction!r} or 'both'"
+            f"direction {direction!r} or 'both', or open the graph in memory with it"
         )
     if edge_keys is False:
         return False

@@ -33,7 +33,8 @@ def check_source(source: object) -> None:
         raise SettingsError(
             f"source is a {type(source).__name__}; it must be {wanted}; several addresses are one str, joined by commas"
         )
-    raise SettingsError(f"source is a {type(source).__name__}; it must be {wanted}")
+    kind = f"{type(source).__module__}.{type(source).__qualname__}".removeprefix("builtins.")
+    raise SettingsError(f"source is a {kind}; it must be {wanted}")
 
 
 def read_location(source: object) -> str:
