@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import RandomSampler, WeightedRandomSampler
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 
 from hopstream.errors import IdRangeError, SettingsError, StateError
@@ -86,9 +86,13 @@ def test_a_closed_loader_makes_no_batch(data: Data) -> None:
 
 
 def test_anchors_of_a_graph_in_memory_have_labels(data: Data) -> None:
-    edge_type = ("node", "to", "node")
-    with ABLPLoader(data, {edge_type: [2]}, supervision=edge_type, batch_size=20) as loader:
-        assert next(iter(loader)).y_positive.shape[1] > 20
+    typed = HeteroData()
+    typed["node"].x = data.x
+    typed["node", "to", "node"].edge_index = data.edge_index[:, :2000]
+    typed["node", "likes", "node"].edge_index = data.edge_index[:, 2000:]
+    with ABLPLoader(typed, {"default": [2]}, supervision=("node", "likes", "node"), batch_size=20) as loader:
+        batch = next(iter(loader))
+        assert batch["node", "likes", "node"].y_positive.shape[1] > 20
 
 
 def test_empty_seeds_are_an_empty_epoch(data: Data) -> None:

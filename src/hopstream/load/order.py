@@ -236,7 +236,7 @@ def read_positions(index: ArrayLike, num_seeds: int) -> IntArray:
     chosen = to_array(index)
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
         raise SettingsError(
-            f"index is {chosen.dtype}{list(chosen.shape)}; give a list of integer positions, at least one"
+            f"index is {chosen.dtype}{list(chosen.shape)}; give one or more integer positions, as a list"
         )
     if int(chosen.min()) < 0 or int(chosen.max()) >= num_seeds:
         row = int(np.flatnonzero((chosen < 0) | (chosen >= num_seeds))[0])
