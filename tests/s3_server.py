@@ -67,7 +67,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 class Relay:
-    """Relay of TCP connections to a port, which it breaks while ``is_broken``, or after ``max_bytes`` of an answer.
+    """Relay of TCP connections to a port, which it breaks on demand.
 
     Attributes:
         port: Port of the relay.

@@ -1,4 +1,4 @@
-"""Checks that exports to a URI are those of a folder, and resume with the shards there, over a real S3 server."""
+"""Checks that exports to an S3 server are those to a folder, and resume with the shards there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def fetched(uri: str, folder: Path) -> Path:
         ("x-?????-of-00004", {"compression": "gzip"}),
         ("x.parquet", {"file_format": "parquet", "num_shards": 4}),
         ("x.tfrecord", {"one_file": True}),
-        pytest.param("y@4", {"num_workers": 2}, marks=pytest.mark.slow),
+        *(
+            pytest.param("y@4", {"engine": engine, "num_workers": 2}, marks=pytest.mark.slow)
+            for engine in ("local", "beam", "ray")
+        ),
     ],
 )
 def test_an_export_to_a_uri_has_the_same_files(world: Path, bucket: str, tmp_path: Path, name: str, options: Any):

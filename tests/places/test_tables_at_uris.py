@@ -88,12 +88,15 @@ def test_a_graph_at_a_uri_equals_the_one_in_a_folder(tables: Path, bucket: str, 
     assert written(graph, tmp_path / "a") == written(read_graph(tables), tmp_path / "b")
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("engine", "num_workers"),
+    [("local", 0), *(pytest.param(engine, 2, marks=pytest.mark.slow) for engine in ("local", "beam", "ray"))],
+)
 def test_a_chunked_graph_of_tables_at_a_uri_equals_the_one_of_a_folder(
-    tables: Path, bucket: str, tmp_path: Path, num_workers: int
+    tables: Path, bucket: str, tmp_path: Path, engine: str, num_workers: int
 ):
     for name, source in (("a", f"{bucket}/raw"), ("b", tables)):
-        chunk_tables(source, tmp_path / name, name="g", num_workers=num_workers, memory="2GiB")
+        chunk_tables(source, tmp_path / name, name="g", engine=engine, num_workers=num_workers, memory="3GiB")
     assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 

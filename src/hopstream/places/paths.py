@@ -42,7 +42,7 @@ def is_remote(path: str | os.PathLike[str] | AnyPath) -> bool:
 
 
 def uri_of(path: AnyPath) -> str:
-    """Return the text from which ``path_of`` makes the same path in any process: an absolute path, or a URI."""
+    """Return the text from which ``path_of`` makes an equal path in any process."""
     return str(path.absolute()) if isinstance(path, Path) else path.uri
 
 

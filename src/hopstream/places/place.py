@@ -266,7 +266,7 @@ class Place:
 
 
 class PlaceFile(io.RawIOBase):
-    """File of a place, open for reading; a read that fails for a passing reason is repeated at the same offset."""
+    """File of a place, open for reading; a failed read is repeated at its offset."""
 
     def __init__(self, place: Place, name: str) -> None:
         """Open the file.
@@ -343,7 +343,7 @@ class PlaceFile(io.RawIOBase):
 
 
 def is_passing(error: OSError) -> bool:
-    """Return whether an error of a file system is of a kind that passes: of the network, or of a busy server."""
+    """Return whether an error is of a kind that passes: of the network, or of a busy server."""
     return error.errno is None and _PASSING.search(str(error)) is not None
 
 
