@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -221,7 +223,6 @@ class TestNetwork:
             assert file.read(1 << 21) + file.read() == data
         assert relay.num_broken == 1
 
-    @pytest.mark.slow
     def test_a_store_that_is_away_longer_than_arrow_tries_is_waited_for(
         self, relay: Relay, bucket: str, monkeypatch: pytest.MonkeyPatch
     ):
@@ -241,6 +242,16 @@ class TestNetwork:
         assert len(failures) == 1
 
     @pytest.mark.slow
+    def test_a_store_that_never_answers_is_an_error_with_a_deadline(self, monkeypatch: pytest.MonkeyPatch):
+        """Three attempts of three seconds."""
+        monkeypatch.setattr(places, "RETRY_S", 0.05)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            name_server(monkeypatch, silent.getsockname()[1])
+            begin_s = time.monotonic()
+            with pytest.raises(OSError, match="it was tried for"):
+                path_of("s3://silent/x").exists()
+        assert time.monotonic() - begin_s < 30
+
     def test_a_store_that_stays_away_is_an_error_with_a_deadline(
         self, relay: Relay, bucket: str, monkeypatch: pytest.MonkeyPatch
     ):

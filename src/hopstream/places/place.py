@@ -29,8 +29,7 @@ OBJECT_STORES = ("s3", "gcs", "abfs")
 """Names of Arrow's file systems in which a rename is a copy, and folders are only prefixes of names."""
 PARTIAL = ".partial"
 RETRY_S = 60.0
-"""A call that fails for a passing reason is repeated until this many seconds have gone by since its first failure.
-Arrow itself has then tried for some seconds each time."""
+"""A call that fails for a passing reason is repeated until this many seconds have gone by since its first failure."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 _PASSING = re.compile(
     r"NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTL|REQUEST_TIME|HTTP status (5\d\d|429)|"
@@ -386,4 +385,15 @@ def _open(uri: str) -> tuple[Any, str]:
         ) from None
     if not path.strip("/"):
         raise SettingsError(f"{shown_uri(uri)} names no folder; write one, such as s3://bucket/mag")
-    return files, path.rstrip("/")
+    return _with_deadline(files), path.rstrip("/")
+
+
+def _with_deadline(files: Any) -> Any:
+    """Return a file system of S3 that gives up a call after three attempts of some seconds; others as they are.
+
+    What ``from_uri`` makes waits for minutes for a server that takes a connection and never answers.
+    """
+    if files.type_name != "s3":
+        return files
+    _, (options,) = files.__reduce__()  # the only way to its options: those of the URI, and the bucket's region
+    return arrow_fs.S3FileSystem(**options, retry_strategy=arrow_fs.AwsStandardS3RetryStrategy(max_attempts=3))
