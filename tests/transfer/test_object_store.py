@@ -12,13 +12,13 @@ from pyarrow import fs
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChecksumError, FormatError
+from hopstream.places.place import Place
 from hopstream.transfer import delivery
 from hopstream.transfer.place import place
-from hopstream.transfer.places import Place
 from hopstream.transfer.pull import pull
 from tests.dataset.graphs import tree_of
+from tests.places.test_place import PlaceContract
 from tests.transfer.conftest import files_of, without_beside
-from tests.transfer.test_places import PlaceContract
 
 pytestmark = pytest.mark.slow
 BUCKET = "graphs"

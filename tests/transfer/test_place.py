@@ -17,8 +17,9 @@ import hopstream
 from hopstream.dataset.layout import open_dataset
 from hopstream.engine.atomic_folder import locked
 from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
+from hopstream.places import place as places
 from hopstream.store.local import LocalStore
-from hopstream.transfer import delivery, places
+from hopstream.transfer import delivery
 from hopstream.transfer.place import is_being_placed, place
 from tests.dataset.graphs import tree_of
 from tests.killing import kill_again_and_again, left_beside
@@ -124,7 +125,8 @@ def test_the_folder_itself_may_be_a_root(mag: Path, written, tmp_path: Path):
 
 PROGRAM = """
 import os, signal, sys
-from hopstream.transfer import delivery, place, places
+from hopstream.places import place as places
+from hopstream.transfer import delivery, place
 delivery.GROUP_FILES = 3
 real, left = places.Place._write, [int(sys.argv[1])]
 

@@ -182,8 +182,21 @@ VERBS: dict[str, tuple[ModuleType, ...]] = {
     "Samples and TF-GNN": (export, tfgnn_sample, unigraph),
 }
 """Heading in help to the modules of the verbs under it."""
-WITH_URIS = frozenset({"beam_options", "cluster", "graph_schema", "location", "root", "source", "source_dataset"})
-"""Text arguments that may be addresses of servers or URIs of roots."""
+WITH_URIS = frozenset(
+    (
+        "beam_options",
+        "cluster",
+        "data_path",
+        "graph_schema",
+        "location",
+        "out",
+        "root",
+        "seeds",
+        "source",
+        "source_dataset",
+    )
+)
+"""Text arguments that may be addresses of servers or URIs."""
 BAD_PATHS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 # Base class of click's errors for bad options. Some versions of typer contain their own copy of click, so the class is
 # looked up among the bases of a class that every version of typer exports.

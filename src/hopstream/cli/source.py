@@ -18,6 +18,7 @@ from hopstream.ingest.source_paths import (
     is_edge_list,
     is_unigraph,
 )
+from hopstream.places.paths import AnyPath
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class TableFlags:
         for name in ("on_dangling", "on_duplicate"):
             check_choice(name, getattr(self, name), ("error", "drop"))
 
-    def check_source(self, path: Path) -> None:
+    def check_source(self, path: AnyPath) -> None:
         """Refuse flags that do not fit the source.
 
         Raises:
@@ -117,7 +118,7 @@ class SourceSettings(TableFlags):
         check_choice("inverse_edges", self.inverse_edges, ("by-name", "yes", "no"))
         check_choice("header", self.header, ("guess", "yes", "no"))
 
-    def check_source(self, path: Path) -> None:
+    def check_source(self, path: AnyPath) -> None:
         """Refuse flags that do not fit the source.
 
         Raises:
@@ -147,7 +148,7 @@ class SourceSettings(TableFlags):
         """Argument ``ignore`` of ``read_graph``."""
         return "all" if self.ignore == "all" else [name for name in self.ignore.split(",") if name]
 
-    def options_of(self, path: Path) -> dict[str, object]:
+    def options_of(self, path: AnyPath) -> dict[str, object]:
         """Return the keyword arguments of ``read_graph`` for a source."""
         if path.suffix == ".npz":
             return {"ignore": self.ignored}
@@ -205,7 +206,7 @@ class ReadSource:
         }
 
 
-def read_source(path: Path, settings: SourceSettings) -> ReadSource:
+def read_source(path: AnyPath, settings: SourceSettings) -> ReadSource:
     """Read a graph.
 
     Args:
@@ -225,11 +226,11 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
             "edge list, an OGB folder, PyG's processed .pt, PyG's or DGL's partitions, or a dataset"
         )
     settings.check_source(path)
-    if (path / "manifest.json").exists():
+    if isinstance(path, Path) and (path / "manifest.json").exists():
         from hopstream.dataset.read_back import read_dataset
 
         return ReadSource(graph=read_dataset(path), kind="dataset")
-    if are_partitions(path):
+    if isinstance(path, Path) and are_partitions(path):
         from hopstream.compat.partitions import read_partitions
 
         found = read_partitions(path)
@@ -256,13 +257,13 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
     return ReadSource(graph=read_graph(path, **settings.options_of(path)), kind=kind)
 
 
-def _is_ogb(path: Path) -> bool:
+def _is_ogb(path: AnyPath) -> bool:
     from hopstream.ingest.ogb_folder import is_ogb_folder  # imported here, because it loads Arrow
 
-    return path.is_dir() and not (path / "manifest.json").exists() and is_ogb_folder(path)
+    return isinstance(path, Path) and path.is_dir() and not (path / "manifest.json").exists() and is_ogb_folder(path)
 
 
-def is_tables(path: Path) -> bool:
+def is_tables(path: AnyPath) -> bool:
     """Return whether a path is the description of tables, or a folder with one."""
     from hopstream.ingest.chunked import is_chunked
 
@@ -274,7 +275,7 @@ def is_tables(path: Path) -> bool:
     return tables.suffix == ".json" and tables.exists() and not is_chunked(tables)
 
 
-def read_and_show(output: Output, path: Path, settings: SourceSettings) -> ReadSource:
+def read_and_show(output: Output, path: AnyPath, settings: SourceSettings) -> ReadSource:
     """Read a graph, and write a line about it."""
     clock = Clock()
     source = read_source(path, settings)
@@ -282,7 +283,7 @@ def read_and_show(output: Output, path: Path, settings: SourceSettings) -> ReadS
     return source
 
 
-def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
+def check_out(out: Path, source: AnyPath, *, overwrite: bool) -> None:
     """Check the output folder of a dataset before anything is read.
 
     Raises:

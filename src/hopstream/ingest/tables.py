@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -34,8 +33,8 @@ from hopstream.ingest.raw_tables.metadata import (
 from hopstream.ingest.raw_tables.raw_ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
 from hopstream.ingest.source_paths import is_unigraph, read_metadata
 from hopstream.ingest.user_columns import check_tables
+from hopstream.places.paths import AnyPath, path_of, uri_of
 from hopstream.schema import EdgeType, type_label
-from hopstream.uris import local_path
 
 MERGED_BATCHES = 64
 """Number of batches after which their distinct raw ids are merged."""
@@ -321,10 +320,10 @@ class TableSettings(Settings):
         if not isinstance(self.keep_raw_ids, bool):
             raise SettingsError(f"keep_raw_ids is {self.keep_raw_ids!r}; wanted True or False")
         if self.data_path is not None:
-            if not isinstance(self.data_path, str | os.PathLike) or not local_path(self.data_path).is_dir():
+            if not isinstance(self.data_path, str | os.PathLike) or not path_of(self.data_path).is_dir():
                 raise SettingsError(f"data_path is {self.data_path!r}; wanted an existing folder")
             # Workers may have another working directory.
-            object.__setattr__(self, "data_path", str(Path(self.data_path).absolute()))
+            object.__setattr__(self, "data_path", uri_of(path_of(self.data_path)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +341,7 @@ class TablesResult:
     num_repeated: Mapping[str, int]
 
 
-def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResult:
+def read_tables(path: AnyPath, settings: TableSettings | None = None) -> TablesResult:
     """Read a graph from CSV, Parquet and TFRecord tables.
 
     Args:
@@ -356,7 +355,7 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
             id that no node has. The message names the file and the line or row.
         SettingsError: ``settings.data_path`` is given, and ``path`` is not a unigraph's schema.
     """
-    path, settings = local_path(path), settings or TableSettings()
+    path, settings = path_of(path), settings or TableSettings()
     metadata = read_metadata(path, settings.data_path)
     check_tables(metadata, keep_raw_ids=settings.keep_raw_ids, is_exempt=is_unigraph(path))
     raw_ids: dict[str, RawIds] = {}

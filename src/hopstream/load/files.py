@@ -28,6 +28,7 @@ from hopstream.ingest.objects.pyg_data import DataLike, DataObjects, HeteroDataL
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, SPLITS, find_split, is_ogb_folder, read_ogb_folder
 from hopstream.ingest.source_paths import METADATA
+from hopstream.places.paths import path_of
 from hopstream.uris import local_path
 
 _LOCK = threading.Lock()
@@ -193,6 +194,7 @@ def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) 
             an edge list (``.txt``, ``.tsv``, ``.csv``, ``.edgelist``, ``.edges``, also with ``.gz``);
             a folder of the Open Graph Benchmark;
             PyG's processed ``.pt`` file;
+            the URI of a ``.json`` file that describes tables, of a ``.pbtxt``, or of a folder with one;
             a PyG ``Data`` or ``HeteroData``, or the tuple of three that ``RandomLinkSplit`` returns.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
             names of arrays to leave out, or ``"all"`` for all arrays that are no part of the graph. For edge lists and
@@ -209,7 +211,9 @@ def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) 
         MissingDependencyError: The source is a ``.pt`` file, and torch is not installed.
     """
     if isinstance(source, str | os.PathLike):
-        path = local_path(source)
+        path = path_of(source)
+        if not isinstance(path, Path):
+            return read_graph_without_torch(source, **options)
         if is_torch_file(path):
             check_options("PyG's files", options, ())
             return read_data_file(path)

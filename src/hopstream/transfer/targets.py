@@ -12,7 +12,7 @@ from pathlib import Path
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest
 from hopstream.dataset.paths import BESIDE_MANIFEST, CLUSTER, MANIFEST, PART_FOLDER, ROOTS, part_folder
 from hopstream.errors import FormatError, SettingsError
-from hopstream.transfer.places import PARTIAL, Place
+from hopstream.places.place import PARTIAL, Place
 
 
 @dataclass(slots=True)

@@ -332,9 +332,9 @@ def test_bytes_that_are_not_utf8(tmp_path):
     ("old", "new", "error", "message"),
     [
         ('source: "user"', 'source: "nobody"', SchemaError, "set 'likes' has source 'nobody', which is not a node set"),
-        ('filename: "users.csv"', 'filename: "../users.csv"', SchemaError, "files are local and lie below"),
+        ('filename: "users.csv"', 'filename: "../users.csv"', SchemaError, "files lie below"),
         ('filename: "users.csv"', 'filename: "/users.csv"', SchemaError, "is not below .*g; give data_path, a folder"),
-        ('filename: "users.csv"', 'filename: "gs://x/users.csv"', SchemaError, "files are local and lie below"),
+        ('filename: "users.csv"', 'filename: "gs://x/users.csv"', SchemaError, "files lie below"),
         ('filename: "users.csv"', 'filename: "users.txt"', SchemaError, "whose format is unknown"),
         ('filename: "users.csv"', 'filename: "nobody.csv"', FormatError, "nobody.csv does not exist"),
         ('filename: "users.csv"', 'filename: "no*.csv"', FormatError, "no file matches"),

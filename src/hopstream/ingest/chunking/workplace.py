@@ -28,6 +28,7 @@ from hopstream.ingest.raw_tables.metadata import (
 )
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME
 from hopstream.ingest.source_paths import read_metadata
+from hopstream.places.paths import path_of
 from hopstream.schema import STRING, EdgeType, type_label
 
 RawKind = Literal["row", "int64", "string"]
@@ -175,7 +176,7 @@ class ChunkFolder(JobFolder[ChunkSpec]):
     @cached_property
     def metadata(self) -> TablesMetadata:
         """The description of the tables."""
-        return read_metadata(Path(self.spec.source), self.spec.tables.data_path)
+        return read_metadata(path_of(self.spec.source), self.spec.tables.data_path)
 
     @cached_property
     def declared(self) -> list[Table]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.json_files import read_json
+from hopstream.places.paths import AnyPath, is_below, sorted_files
 from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, FeatureSchema, type_label
 from hopstream.uris import is_uri
 
@@ -44,18 +45,18 @@ class TableFiles:
         columns_said_by: First words of a message about the expected schema of a column; TFRecord only.
     """
 
-    root: Path
-    paths: tuple[Path, ...]
+    root: AnyPath
+    paths: tuple[AnyPath, ...]
     format: TableFormat
     delimiter: str = ","
     column_names: tuple[str, ...] | None = None
-    headless: tuple[Path, ...] | None = None
+    headless: tuple[AnyPath, ...] | None = None
     null_values: tuple[str, ...] = ("",)
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     columns: Mapping[str, FeatureSchema] = field(default_factory=dict)
     columns_said_by: str = "the schema says"
 
-    def names_in(self, path: Path) -> tuple[str, ...] | None:
+    def names_in(self, path: AnyPath) -> tuple[str, ...] | None:
         """Return the names of the columns of a file without a header; None if it has one."""
         return self.column_names if self.headless is None or path in self.headless else None
 
@@ -128,7 +129,7 @@ class EdgeTableSpec:
 class TablesMetadata:
     """Description of all tables; ``path`` is the file that contains it."""
 
-    path: Path
+    path: AnyPath
     nodes: Mapping[str, NodeTableSpec]
     edges: Mapping[EdgeType, EdgeTableSpec]
 
@@ -146,7 +147,7 @@ def check_num_rows(label: str, spec: NodeTableSpec | EdgeTableSpec, num_rows: in
     raise SchemaError(f"{label} has cardinality {spec.num_rows} in the schema, and {got}")
 
 
-def read_json_metadata(path: Path) -> TablesMetadata:
+def read_json_metadata(path: AnyPath) -> TablesMetadata:
     """Read and check the JSON file that describes tables, and find their files.
 
     Raises:
@@ -174,7 +175,7 @@ def read_json_metadata(path: Path) -> TablesMetadata:
     return TablesMetadata(path=path, nodes=nodes, edges=edges)
 
 
-def _node_table(root: Path, where: str, value: object) -> NodeTableSpec:
+def _node_table(root: AnyPath, where: str, value: object) -> NodeTableSpec:
     fields = _Fields(where, value)
     if fields.flag("from_edges"):
         id_column, id_dtype = _id_column(fields, default="id")
@@ -192,7 +193,7 @@ def _node_table(root: Path, where: str, value: object) -> NodeTableSpec:
     return spec
 
 
-def _edge_table(root: Path, where: str, value: object) -> tuple[EdgeType, EdgeTableSpec]:
+def _edge_table(root: AnyPath, where: str, value: object) -> tuple[EdgeType, EdgeTableSpec]:
     fields = _Fields(where, value)
     names = fields.texts("type")
     if len(names) != 3:
@@ -220,7 +221,7 @@ def _id_column(fields: _Fields, default: str | None) -> tuple[str | None, IdDtyp
     return column, cast(IdDtype | None, dtype)
 
 
-def _table_files(root: Path, fields: _Fields) -> TableFiles:
+def _table_files(root: AnyPath, fields: _Fields) -> TableFiles:
     patterns = fields.texts("files")
     paths = tuple(path for pattern in patterns for path in _found(root, f"{fields.where}.files", pattern))
     repeated = sorted({str(path) for path in paths if paths.count(path) > 1}) if len(set(paths)) < len(paths) else []
@@ -242,7 +243,7 @@ def _table_files(root: Path, fields: _Fields) -> TableFiles:
     )
 
 
-def _found(root: Path, where: str, pattern: str) -> list[Path]:
+def _found(root: AnyPath, where: str, pattern: str) -> list[AnyPath]:
     """Find the files that a path or glob names, in order of names.
 
     Raises:
@@ -250,20 +251,18 @@ def _found(root: Path, where: str, pattern: str) -> list[Path]:
         SchemaError: A path or link leads out of the folder.
     """
     if is_uri(pattern) or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        raise SchemaError(
-            f"{where} has {quoted(pattern)}; files are local and lie below the folder of the JSON file, without .."
-        )
+        raise SchemaError(f"{where} has {quoted(pattern)}; files lie below the folder of the JSON file, without ..")
     is_glob = any(mark in pattern for mark in "*?[")
-    paths = sorted(path for path in root.glob(pattern) if path.is_file()) if is_glob else [root / pattern]
+    paths = sorted_files(root, pattern) if is_glob else [root / pattern]
     if not paths or not paths[0].is_file():
         raise FormatError(f"{where} has {quoted(pattern)}, which does not exist in {root}")
     for path in paths:
-        if not path.resolve().is_relative_to(root.resolve()):
+        if not is_below(path, root):
             raise SchemaError(f"{where} has {quoted(pattern)}; {path} is a link that leads out of {root}")
     return paths
 
 
-def _table_format(fields: _Fields, paths: tuple[Path, ...]) -> TableFormat:
+def _table_format(fields: _Fields, paths: tuple[AnyPath, ...]) -> TableFormat:
     declared = fields.text("format", None)
     if declared in ("csv", "parquet"):
         return cast(TableFormat, declared)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopstream.errors import FormatError, SettingsError
-from hopstream.transfer.places import Place
+from hopstream.places import place as place_module
+from hopstream.places.place import Place
 from tests.transfer.faulty_files import Faults, full_disk, mounted
 
 
@@ -119,6 +120,38 @@ def test_lost_bytes_are_reported(tmp_path: Path):
         with pytest.raises(OSError, match=r"^faulty://host/mag/a\.npy: 3 of 4 bytes were written$"):
             place.write_text("a.npy", b"four")
         assert place.sizes() == {}
+
+
+class TestPassingFailures:
+    """A busy server's failures are waited for, refusals are not."""
+
+    @pytest.mark.parametrize(
+        ("message", "num_opened"), [("AWS Error SLOW_DOWN", 3), ("HTTP status 503", 3), ("AWS Error ACCESS_DENIED", 1)]
+    )
+    def test_a_write_is_repeated_while_its_failure_passes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, num_opened: int
+    ):
+        monkeypatch.setattr(place_module, "FIRST_PAUSE_S", 0.001)
+        faults = Faults(can_rename=False)
+        faults.fail_at = lambda path: OSError(message) if len(faults.written) < 3 else None
+        with mounted(tmp_path, faults) as uri:
+            place = Place(uri)
+            place._renames = False
+            if num_opened == 3:
+                place.write_text("a.npy", b"data")
+                assert place.sizes() == {"a.npy": 4}
+            else:
+                with pytest.raises(OSError, match=r"a\.npy: .*ACCESS_DENIED; the place refuses these credentials"):
+                    place.write_text("a.npy", b"data")
+        assert len(faults.written) == num_opened
+
+    def test_the_waiting_has_a_deadline(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(place_module, "FIRST_PAUSE_S", 0.001)
+        monkeypatch.setattr(place_module, "RETRY_S", 0.05)
+        faults = Faults(fail_at=lambda path: OSError("AWS Error NETWORK_CONNECTION"))
+        with mounted(tmp_path, faults) as uri, pytest.raises(OSError, match=r"a\.npy: .*; it was tried for 0 s"):
+            Place(uri).write_text("a.npy", b"data")
+        assert 3 < len(faults.written) < 50
 
 
 @pytest.mark.parametrize(
