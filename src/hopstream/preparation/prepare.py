@@ -41,7 +41,7 @@ from hopstream.ingest.source_paths import (
     is_unigraph,
     read_metadata,
 )
-from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.tables import TableSettings, read_description
 from hopstream.preparation.dataset_job import DatasetTarget
 from hopstream.preparation.dispatch.dispatch_job import dispatch_job, input_states
 from hopstream.preparation.dispatch.settings import DispatchSettings
@@ -363,7 +363,7 @@ def _is_streamed(metadata: Path) -> bool:
 
 
 def _declared(metadata: Path, tables: TableSettings) -> GraphSchema:
-    return declared_schema(read_metadata(metadata, tables.data_path), tables)
+    return declared_schema(read_description(metadata, tables), tables)
 
 
 def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:
