@@ -25,7 +25,6 @@ from hopstream.ingest.chunked.opening import open_chunked as open_chunked
 from hopstream.ingest.chunked.writing import write_chunked as write_chunked
 from hopstream.ingest.chunking.run import ChunkReport as ChunkReport
 from hopstream.ingest.chunking.run import chunk_tables as chunk_tables
-from hopstream.ingest.transforms.saved import SavedFeature as SavedFeature
 from hopstream.ingest.transforms.saved import Transforms as Transforms
 from hopstream.ingest.transforms.saved import TypeTransforms as TypeTransforms
 from hopstream.load.partitions import read_part as read_part

@@ -433,9 +433,7 @@ def read_description(path: Path, settings: TableSettings) -> TablesMetadata:
                 continue
             spec.transform.check_allowed(settings.tokenizers)
             if fitted is not None:
-                chain = (
-                    fitted[label].features[name].chain if label in fitted and name in fitted[label].features else None
-                )
+                chain = fitted[label].chain_of(name) if label in fitted else None
                 wanted = spec.transform.to_json(with_fitted=False)
                 if chain is None or chain.to_json(with_fitted=False) != wanted:
                     got = None if chain is None else chain.to_json(with_fitted=False)

@@ -166,6 +166,8 @@ def test_a_dataset_keeps_transforms_and_applies_them_to_one_row(world, tmp_path)
         transforms["user"].apply({"age": [3]})
     with pytest.raises(SchemaError, match=r"user.city of column 'city': values are numbers; the table's are string"):
         transforms["user"].apply({"city": [3]})
+    with pytest.raises(SchemaError, match=r"user.age is made of float64\[rows\]; got float64\[rows, 2\]"):
+        transforms["user"].apply({"age": [[3, 4]], "height": [1]})
     with pytest.raises(UnknownNameError, match=r"'usr' has no transforms; .*did you mean 'user'"):
         transforms["usr"]
 
@@ -262,6 +264,15 @@ def test_lists_of_parquet_files_are_padded(tmp_path):
     graph, _ = check_equal(tmp_path / "metadata.json", tmp_path / "out", num_workers=0)
     assert graph.nodes["film"].features["tags"].tolist() == [[1, 2], [-1, -1], [4, -1]]
     assert graph.nodes["film"].features["few"].tolist() == [[1, 2], [], [4]]
+    write_parts(graph, tmp_path / "parts", num_parts=1)
+    film = read_transforms(tmp_path / "parts")["film"]
+    for given in ([[7, 8, 9]], [[7], [7, 8, 9]], RaggedArray(np.array([7, 8, 9], np.int8), np.array([0, 3]))):
+        made = film.apply({"tags": given})
+        assert made["tags"][-1].tolist() == [7, 8] and made["few"].tolist()[-1] == [7, 8]
+    with pytest.raises(SchemaError, match=r"film.tags is made of int64\[rows, ragged\]; got int64\[rows\]"):
+        film.apply({"tags": [7]})
+    with pytest.raises(SchemaError, match=r"film.tags is made of int64\[rows, ragged\]; got float64\[rows, ragged\]"):
+        film.apply({"tags": [[7.5]]})
 
 
 def test_empty_cells_of_dates_are_filled(tmp_path):

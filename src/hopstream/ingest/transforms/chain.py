@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from hopstream.arrays import Column, RaggedArray, column_schema, empty_column
+from hopstream.arrays import Array, Column, RaggedArray, column_schema, empty_column, offsets_of
 from hopstream.errors import SchemaError, quoted
 from hopstream.ingest.transforms.fits import Fit
 from hopstream.ingest.transforms.steps import Datetime, Fitted, Tokens, Transform, transform_of
-from hopstream.schema import STRING, FeatureSchema
+from hopstream.schema import FeatureSchema
 
 PIECE_BYTES = 8 << 20
 """Bytes of transformed rows that are made at a time."""
@@ -156,12 +156,22 @@ def chain_of(where: str, value: object, *, with_fitted: bool = False) -> Chain:
 
 
 def as_read(column: Column, schema: FeatureSchema) -> Column:
-    """Convert numbers to the dtype as which a table's column is read; other columns stay as they are."""
-    if (
-        isinstance(column, np.ndarray)
-        and column.dtype.kind in "biuf"
-        and schema.dtype != STRING
-        and not schema.is_ragged
-    ):
-        return column.astype(schema.numpy_dtype)
-    return column
+    """Convert numbers to the dtype as which a table's column is read, and equally long lists to ragged rows.
+
+    Numbers that an integer dtype cannot hold stay as they are.
+    """
+    if schema.is_string:
+        return column
+    is_rectangle = isinstance(column, np.ndarray) and column.ndim == len(schema.shape) + 2
+    if schema.is_ragged and isinstance(column, np.ndarray) and is_rectangle:
+        lengths = np.full(len(column), column.shape[1], np.int64)
+        column = RaggedArray(column.reshape(-1, *column.shape[2:]), offsets_of(lengths))
+    if isinstance(column, RaggedArray):
+        return RaggedArray(_converted(column.values, schema.numpy_dtype), column.offsets)
+    return _converted(column, schema.numpy_dtype)
+
+
+def _converted(values: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        done = values.astype(dtype)
+    return done if dtype.kind == "f" or np.array_equal(done, values) else values

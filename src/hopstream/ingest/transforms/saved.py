@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Column, RaggedArray
+from hopstream.arrays import Column, RaggedArray, column_schema
 from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, UnknownNameError
 from hopstream.ingest.transforms.chain import Chain, as_read, chain_of
 from hopstream.ingest.user_columns import ColumnLike, as_column
-from hopstream.schema import STRING, EdgeType, FeatureSchema, type_label
+from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,8 @@ class SavedFeature:
         if len(lengths) > 1:
             raise SchemaError(f"{label}: columns {list(self.columns)} have {sorted(lengths)} rows; wanted one length")
         column: Column = np.stack([np.asarray(part) for part in parts], axis=1) if self.is_vector else parts[0]
+        if column_schema(column) != self.read_as and (self.chain is None or self.chain.time_unit is None):
+            raise SchemaError(f"{label} is made of {self.read_as}; got {column_schema(column)}")
         return column if self.chain is None else self.chain.apply(label, column)
 
     def _read(self, where: str, given: ColumnLike) -> Column:
@@ -72,23 +74,41 @@ class SavedFeature:
             return times.astype(f"datetime64[{unit}]").astype(np.int64)
         column = as_column(given, where)
         is_string = isinstance(column, RaggedArray) and column.is_string
-        if is_string != (self.read_as.dtype == STRING) and unit is None:
+        if is_string != self.read_as.is_string and unit is None:
             got = "strings" if is_string else "numbers"
             raise SchemaError(f"{where}: values are {got}; the table's are {self.read_as.dtype}")
-        return as_read(column, self.read_as)
+        return column if is_string else as_read(column, self.read_as)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeTransforms:
-    """Fitted transforms of a node type or an edge type.
+    """Fitted transforms of a node type or an edge type."""
 
-    Attributes:
-        label: The type's name in messages.
-        features: Feature to how it is made, also of features without transforms.
-    """
+    def __init__(self, label: str, features: Mapping[str, SavedFeature]) -> None:
+        """Refer to features.
 
-    label: str
-    features: Mapping[str, SavedFeature]
+        Args:
+            label: The type's name in messages.
+            features: Feature to how it is made, also of features without transforms.
+        """
+        self.label, self._features = label, features
+
+    def __repr__(self) -> str:
+        """Return the features and their transforms."""
+        return f"TypeTransforms({self.label!r}: {', '.join(self._features)})"
+
+    def check_allowed(self, tokenizers: Collection[str]) -> None:
+        """Refuse functions of the user that are not in the list.
+
+        Raises:
+            SettingsError: A transform names another function.
+        """
+        for feature in self._features.values():
+            if feature.chain is not None:
+                feature.chain.check_allowed(tokenizers)
+
+    def chain_of(self, feature: str) -> Any:
+        """Return the ``Chain`` of a feature's fitted transforms; None if it has none."""
+        return self._features[feature].chain if feature in self._features else None
 
     def apply(self, columns: Mapping[str, ColumnLike]) -> dict[str, Column]:
         """Make the features of some rows, one or many, as the table's rows were made into the dataset's.
@@ -104,13 +124,13 @@ class TypeTransforms:
             SchemaError: Only some columns of a feature are given, or values are of another kind than the table's.
         """
         found: dict[str, Column] = {}
-        for name, feature in self.features.items():
+        for name, feature in self._features.items():
             missing = [column for column in feature.columns if column not in columns]
             if len(missing) < len(feature.columns) and missing:
                 raise SchemaError(f"{self.label}.{name} is made of {list(feature.columns)}; {missing[0]!r} is missing")
             if not missing:
                 found[name] = feature.apply(f"{self.label}.{name}", columns)
-        used = {column for feature in self.features.values() for column in feature.columns}
+        used = {column for feature in self._features.values() for column in feature.columns}
         others = {name: as_column(value, f"{self.label}.{name}") for name, value in columns.items() if name not in used}
         return {**others, **found}
 
@@ -133,17 +153,14 @@ class Transforms(Mapping[str, TypeTransforms]):
         try:
             self._types = {
                 label: TypeTransforms(
-                    label=label,
-                    features={n: SavedFeature.from_json(f"{label}.{n}", one) for n, one in features.items()},
+                    label, {n: SavedFeature.from_json(f"{label}.{n}", one) for n, one in features.items()}
                 )
                 for label, features in value.items()
             }
         except AttributeError as error:
             raise FormatError(f"transforms are {str(value)[:100]}; wanted an object by type and feature") from error
         for of_type in self._types.values():
-            for feature in of_type.features.values():
-                if feature.chain is not None:
-                    feature.chain.check_allowed(tokenizers)
+            of_type.check_allowed(tokenizers)
 
     def __getitem__(self, entity: str | EdgeType) -> TypeTransforms:
         """Return the transforms of a type.

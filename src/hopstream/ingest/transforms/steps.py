@@ -629,4 +629,7 @@ def transform_of(where: str, value: object, *, with_fitted: bool = False) -> Tra
         raise SchemaError(f"{where}: {kind.name} has no option {quoted(unknown[0])}; {known_names(unknown[0], known)}")
     found = kind(**options)
     found.check(where)
+    for name in kind.found:
+        learned = getattr(found, name)
+        _check(where, name, learned, learned is None or isinstance(learned, list), "a list of fitted values")
     return found
