@@ -93,6 +93,22 @@ def test_most_keeps_the_most_frequent_categories():
     assert chain.apply("x", RaggedArray.from_strings(list("abcz"))).tolist() == [0, 1, 2, 2]
 
 
+def test_rows_of_several_categories():
+    column = RaggedArray.from_strings(["war|love", "", "love|love|zen", "|war"])
+    lists = fit_to({"name": "categories", "separator": "|"}, [column])
+    assert lists.to_json()[0]["values"] == ["love", "war", "zen"]
+    assert lists.apply("x", column).tolist() == [[1, 0], [], [0, 0, 2], [1]]
+    vectors = fit_to({"name": "categories", "separator": "|", "encode": "one-hot", "most": 2}, [column])
+    assert vectors.apply("x", column).tolist() == [[1, 1], [0, 0], [1, 0], [0, 1]]
+    tags = RaggedArray(np.array([7, 5, 7], np.int32), np.array([0, 2, 2, 3]))
+    assert fit_to("categories", [tags]).apply("x", tags).tolist() == [[1, 0], [], [1]]
+
+
+def test_new_numbers_can_be_clipped():
+    chain = fit_to({"name": "min-max", "clip": True}, [np.array([2.0, 4.0])])
+    assert chain.apply("x", np.array([0, 3, 9, np.nan])).tolist()[:3] == [0, 0.5, 1]
+
+
 def test_too_many_categories_are_refused(monkeypatch):
     monkeypatch.setattr(fits, "MAX_CATEGORIES", 3)
     with pytest.raises(SchemaError, match="x, transform categories: there are more than 3 different values; use the"):
@@ -214,6 +230,11 @@ def test_wrong_descriptions_are_refused(described, message):
         ("standard", np.array([1.0, np.inf]), "a value is infinite or beyond 1e"),
         ("rank", np.array([1.0, -np.inf]), "a value is infinite"),
         ("categories", np.array([0.5]), "its values are no categories"),
+        (
+            {"name": "categories", "separator": ";"},
+            np.array([5]),
+            "its values are no strings; a separator is for strings",
+        ),
         ("categories", np.array([2**63], np.uint64), "a value is 2\\*\\*63 or more"),
         ({"name": "buckets"}, np.zeros((3, 2)), "rows have 2 values; buckets are for one number per row"),
     ],

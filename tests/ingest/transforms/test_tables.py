@@ -43,6 +43,7 @@ FEATURES = {
     "initial": {"column": "city", "transform": [{"name": "truncate", "length": 1}, "categories"]},
     "decade": {"column": "age", "transform": {"name": "buckets", "buckets": 4, "strategy": "quantile"}},
     "ages": {"column": "age", "transform": {"name": "buckets", "edges": [0, 30, 60], "encode": "one-hot"}},
+    "letters": {"column": "city", "transform": {"name": "categories", "separator": "o"}},
     "hashed": {"column": "city", "transform": {"name": "hash", "buckets": 16}},
     "born": {"column": "born", "transform": {"name": "datetime", "parts": ["year", "month", "weekday"]}},
     "time": {"column": "born", "transform": {"name": "datetime", "parts": "epoch"}},

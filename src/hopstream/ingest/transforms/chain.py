@@ -156,7 +156,7 @@ def chain_of(where: str, value: object, *, with_fitted: bool = False) -> Chain:
 
 
 def as_read(column: Column, schema: FeatureSchema) -> Column:
-    """Convert numbers to the dtype as which a table's column is read, and equally long lists to ragged rows.
+    """Convert numbers to the dtype of a table's column, and lists of one length to ragged rows.
 
     Numbers that an integer dtype cannot hold stay as they are.
     """

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopstream.arrays import Array, Column, RaggedArray
+from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.errors import SchemaError
 from hopstream.kernels.hashing import hash_keys
 
@@ -212,15 +212,16 @@ class RowSample:
 
 
 class Counts:
-    """Number of rows of each value of a column of strings, integers or booleans."""
+    """Number of rows of each value of a column of strings, integers or booleans, or of lists of them."""
 
-    def __init__(self) -> None:
-        """Start without rows."""
+    def __init__(self, separator: str | None = None) -> None:
+        """Start without rows; with a separator, a string holds several values."""
+        self._separator = separator
         self._counts: pa.Table | None = None
 
     def add(self, column: Column, place: tuple[int, int]) -> None:
         """See ``Fit.add``."""
-        counted = pc.value_counts(categories_of(column))
+        counted = pc.value_counts(flat_categories(column, self._separator)[0])
         self._take(pa.table({"value": counted.field("values"), "rows": counted.field("counts")}))
 
     def _take(self, counts: pa.Table) -> None:
@@ -255,6 +256,29 @@ class Counts:
             return []
         ordered = self._counts.sort_by([("rows", "descending"), ("value", "ascending")])["value"]
         return sorted(ordered.slice(0, limit).to_pylist())
+
+
+def flat_categories(column: Column, separator: str | None) -> tuple[pa.Array, IntArray | None]:
+    """Return the values of all rows, and the row of each; None if each row has one value.
+
+    Args:
+        column: Rows of one value, of lists, or of strings that hold several values.
+        separator: String between two values of a string; empty values are left out. None: strings are single values.
+
+    Raises:
+        SchemaError: The rows are of another kind.
+    """
+    if separator is not None:
+        if not (isinstance(column, RaggedArray) and column.is_string):
+            raise SchemaError("its values are no strings; a separator is for strings")
+        lists = pc.split_pattern(categories_of(column), separator)
+        values, lengths = lists.flatten(), pc.list_value_length(lists).to_numpy()
+        is_value = pc.not_equal(values, "")
+        rows = np.repeat(np.arange(len(lists)), lengths)[is_value.to_numpy(zero_copy_only=False)]
+        return values.filter(is_value), rows
+    if isinstance(column, RaggedArray) and not column.is_string:
+        return categories_of(column.values), np.repeat(np.arange(len(column)), np.diff(column.offsets))
+    return categories_of(column), None
 
 
 def categories_of(column: Column) -> pa.Array:

@@ -31,6 +31,7 @@ from hopstream.ingest.transforms.fits import (
     Moments,
     RowSample,
     categories_of,
+    flat_categories,
     numbers_of,
 )
 from hopstream.kernels.hashing import hash_keys
@@ -152,9 +153,24 @@ class Standard(_Scaled):
 
 @dataclass(frozen=True, kw_only=True)
 class MinMax(_Scaled):
-    """Numbers scaled so that the least is 0 and the greatest 1; a constant becomes 0."""
+    """Numbers scaled so that the least is 0 and the greatest 1; a constant becomes 0.
+
+    Attributes:
+        clip: Numbers of new rows below the least become 0, and those above the greatest 1.
+    """
 
     name: ClassVar[str] = "min-max"
+    clip: bool = False
+
+    def check(self, where: str) -> None:
+        """See ``Transform.check``."""
+        super().check(where)
+        _check(where, "clip", self.clip, isinstance(self.clip, bool), "true or false")
+
+    def apply(self, column: Column) -> Column:
+        """See ``Transform.apply``."""
+        scaled = cast(Array, super().apply(column))
+        return np.clip(scaled, 0, 1) if self.clip else scaled
 
     def start(self) -> Fit:
         """See ``Fitted.start``."""
@@ -257,13 +273,16 @@ class _OfCodes(Transform):
     def apply(self, column: Column) -> Column:
         """See ``Transform.apply``."""
         codes = self.codes(column)
-        if self.encode == "ids":
-            return codes
-        if codes.ndim > 1 or self.num_classes > MAX_WIDTH:
-            got = f"{self.num_classes} classes" if codes.ndim == 1 else "rows of several values"
-            raise SchemaError(f"one-hot of {got}; wanted one value per row and at most {MAX_WIDTH} classes: encode ids")
-        vectors = np.zeros((len(codes), self.num_classes + 1), np.float32)
-        vectors[np.arange(len(codes)), codes] = 1.0
+        return codes if self.encode == "ids" else self._vectors(len(codes), np.arange(len(codes)), codes)
+
+    def _vectors(self, num_rows: int, rows: Array, codes: Array) -> Array:
+        """Return float32[num_rows, num_classes] with ones at these rows and codes."""
+        if self.num_classes > MAX_WIDTH:
+            raise SchemaError(
+                f"there are {self.num_classes} classes; one-hot vectors have at most {MAX_WIDTH}: encode ids"
+            )
+        vectors = np.zeros((num_rows, self.num_classes + 1), np.float32)
+        vectors[rows, codes] = 1.0
         return np.ascontiguousarray(vectors[:, :-1])
 
 
@@ -273,21 +292,26 @@ class Categories(_OfCodes, Fitted):
 
     Attributes:
         most: Keep only so many categories, the most frequent ones; None for all.
+        separator: String between two categories of a row of strings; rows of several categories, and rows of lists,
+            become lists of numbers, or vectors with several ones. None: a string is one category.
     """
 
     name: ClassVar[str] = "categories"
     found: ClassVar[tuple[str, ...]] = ("values",)
     most: int | None = None
+    separator: str | None = None
     values: list[Any] | None = None
 
     def check(self, where: str) -> None:
         """See ``Transform.check``."""
         super().check(where)
         _check(where, "most", self.most, self.most is None or _is_count(self.most, 1 << 18), "1 to 262144")
+        is_valid = self.separator is None or (isinstance(self.separator, str) and bool(self.separator))
+        _check(where, "separator", self.separator, is_valid, "a string")
 
     def start(self) -> Fit:
         """See ``Fitted.start``."""
-        return Counts()
+        return Counts(self.separator)
 
     def fitted_by(self, fit: Counts) -> Self:
         """See ``Fitted.fitted_by``."""
@@ -303,9 +327,21 @@ class Categories(_OfCodes, Fitted):
         kinds = {str: pa.large_string(), bool: pa.bool_()}
         return pa.array(self.values or [], kinds.get(type((self.values or [0])[0]), pa.int64()))
 
+    def apply(self, column: Column) -> Column:
+        """See ``Transform.apply``."""
+        values, rows = flat_categories(column, self.separator)
+        if rows is None:
+            return super().apply(column)
+        codes = self._codes(values)
+        if self.encode == "ids":
+            return RaggedArray(codes, offsets_of(np.bincount(rows, minlength=len(column))))
+        return self._vectors(len(column), rows, codes)
+
     def codes(self, column: Column) -> Array:
         """See ``_OfCodes.codes``."""
-        given = categories_of(column)
+        return self._codes(categories_of(column))
+
+    def _codes(self, given: pa.Array) -> Array:
         if self.values and given.type != self._known.type:
             raise SchemaError(f"its values are {given.type}; the categories are {self._known.type}")
         if not self.values:
