@@ -30,6 +30,7 @@ from hopstream.cli import (
     assign,
     chunk,
     compact,
+    describe,
     dispatch,
     export,
     halo,
@@ -173,7 +174,7 @@ def command_words(message: str) -> str:
 
 WITH_OWN_SIGNALS = (serve, up)
 VERBS: dict[str, tuple[ModuleType, ...]] = {
-    "Make a dataset": (ingest, partition, prepare),
+    "Make a dataset": (describe, ingest, partition, prepare),
     "Make a dataset step by step, in bounded memory": (chunk, assign, dispatch),
     "Change a dataset": (append, compact, reshard, halo),
     "Move a dataset": (place, pull),

@@ -46,6 +46,12 @@ class TableFlags:
         metadata={"help": "the folder that file names in a unigraph's schema are relative to, or lie below, if it is "
                           "not the schema's own"},
     )  # fmt: skip
+    transforms_of: str | None = field(
+        default=None, metadata={"help": "a dataset whose fitted transforms are applied in place of fitting new ones"}
+    )
+    tokenizers: tuple[str, ...] = field(
+        default=(), metadata={"help": "module:function, which transforms of text may import"}
+    )
 
     def __post_init__(self) -> None:
         """Check the choices."""
@@ -63,7 +69,8 @@ class TableFlags:
             return
         for flag, is_given in (
             ("--on-dangling", self.on_dangling != "error"), ("--on-duplicate", self.on_duplicate != "error"),
-            ("--no-keep-raw-ids", not self.keep_raw_ids),
+            ("--no-keep-raw-ids", not self.keep_raw_ids), ("--transforms-of", self.transforms_of is not None),
+            ("--tokenizers", bool(self.tokenizers)),
         ):  # fmt: skip
             if is_given and not is_tables(path):
                 raise SettingsError(f"{flag} is only for tables; {path} is not one: leave it out")
@@ -73,7 +80,11 @@ class TableFlags:
     @property
     def of_tables(self) -> dict[str, Any]:
         """Keyword arguments for ``TableSettings`` and ``chunk_tables``."""
-        return {name: getattr(self, name) for name in ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path")}
+        from hopstream.dataset.fitted import read_transforms
+
+        names = ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path", "tokenizers")
+        fitted = None if self.transforms_of is None else read_transforms(self.transforms_of, tokenizers=self.tokenizers)
+        return {**{name: getattr(self, name) for name in names}, "fitted": fitted}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,6 +176,11 @@ class DatasetJob(ABC):
     def schema(self) -> GraphSchema:
         """The dataset's schema."""
 
+    @property
+    @abstractmethod
+    def transforms(self) -> Mapping[str, Any]:
+        """The fitted transforms of the source; see ``Graph``."""
+
     @abstractmethod
     def open_folder(self, root: Path) -> None:
         """Open the job's folder."""
@@ -347,7 +352,7 @@ class DatasetJob(ABC):
         written = Written(
             schema=self.schema, book=contents.book, graph_id=graph_id, checksums=checksums,
             files=self._file_records(contents), cuts=self.cuts, edges_between=self.between, seeds=self.seeds,
-            stages=self._costs(),
+            stages=self._costs(), transforms=self.transforms,
         )  # fmt: skip
         return manifest_of(written, self.spec.settings)
 

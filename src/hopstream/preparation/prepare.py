@@ -42,7 +42,7 @@ from hopstream.ingest.source_paths import (
     is_unigraph,
     read_metadata,
 )
-from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.tables import TableSettings, read_description
 from hopstream.places.paths import AnyPath, path_of
 from hopstream.preparation.dataset_job import DatasetTarget
 from hopstream.preparation.dispatch.dispatch_job import dispatch_job, input_states
@@ -371,7 +371,7 @@ def _chunked(metadata: AnyPath) -> Path | None:
 
 
 def _declared(metadata: AnyPath, tables: TableSettings) -> GraphSchema:
-    return declared_schema(read_metadata(metadata, tables.data_path), tables)
+    return declared_schema(read_description(metadata, tables), tables)
 
 
 def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:

@@ -142,7 +142,7 @@ class _Writer:
             book = columns.store(owners)
         written = Written(
             schema=self.schema, book=book, graph_id=graph_id, checksums=checksums, files=self.files, cuts=cuts,
-            edges_between=edges_between, seeds=seeds, stages=tuple(self.stages),
+            edges_between=edges_between, seeds=seeds, stages=tuple(self.stages), transforms=self.graph.transforms,
         )  # fmt: skip
         manifest = manifest_of(written, self.settings)
         manifest.write(self.root)
@@ -173,6 +173,7 @@ class Written:
         edges_between: int64[num_parts, num_parts], or without rows; see ``measure_cut``.
         seeds: See ``count_seeds``.
         stages: Cost of each stage.
+        transforms: See ``Graph``.
     """
 
     schema: GraphSchema
@@ -184,6 +185,7 @@ class Written:
     edges_between: IntArray
     seeds: Mapping[tuple[str | EdgeType, str], tuple[int, ...]]
     stages: tuple[StageCost, ...]
+    transforms: Mapping[str, Any] = field(default_factory=dict)
 
 
 def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
@@ -211,6 +213,7 @@ def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
         time_attr=settings.time_attr,
         weight_attr=settings.weight_attr,
         has_neighbor_keys=settings.neighbor_keys,
+        transforms=written.transforms,
     )
 
 

@@ -276,6 +276,7 @@ def open_chunked(
         metadata_filename=metadata_filename,
         nodes={t: _nodes(t, spec) for t, spec in metadata.nodes.items()},
         edges={t: _edges(t, spec, metadata.nodes, first_keys or {}) for t, spec in metadata.edges.items()},
+        transforms=metadata.transforms,
     )
     _ = graph.schema  # raises SchemaError for invalid names
     return graph

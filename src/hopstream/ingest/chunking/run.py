@@ -27,13 +27,13 @@ from hopstream.ingest.chunking.read import check_declared, optional_names
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import ChunkFolder, Table, tables_of
 from hopstream.ingest.raw_tables.metadata import TablesMetadata
-from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph, read_metadata
-from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph
+from hopstream.ingest.tables import TableSettings, read_description
 from hopstream.ingest.user_columns import check_tables
 from hopstream.places.paths import AnyPath, path_of, uri_of
 from hopstream.schema import EdgeType
 
-FORMAT = 2
+FORMAT = 3
 """Version of the hidden work folder; a folder of another version is not resumed."""
 Settings = TypeVar("Settings", ChunkSettings, TableSettings, WorkSettings)
 
@@ -99,7 +99,7 @@ def chunk_tables(
     check_apart(out, {"the tables": given})
     place = Path(os.path.realpath(out))
     path = _source_path(given)
-    metadata = read_metadata(path, tables.data_path)
+    metadata = read_description(path, tables)
 
     def allotted_spec(before: Choice | None) -> tuple[Allotment, ChunkSpec, str]:
         allotted = allot(work.memory, work, NEEDS, before=before)

@@ -543,9 +543,9 @@ def _undecodable_line(path: AnyPath) -> int | None:
     return None
 
 
-def first_cells(path: AnyPath) -> list[str]:
-    """Return the cells of the first row of a CSV file with commas; none if it is empty or unreadable."""
-    files = TableFiles(root=path.parent, paths=(path,), format="csv")
+def first_cells(path: AnyPath, delimiter: str = ",") -> list[str]:
+    """Return the cells of the first row of a CSV file; none if it is empty or unreadable."""
+    files = TableFiles(root=path.parent, paths=(path,), format="csv", delimiter=delimiter)
     return next((cells for _, cells in _records(files, path)), [])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, quoted
@@ -13,6 +13,9 @@ from hopstream.ingest.json_files import read_json
 from hopstream.places.paths import AnyPath, is_below, sorted_files
 from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, FeatureSchema, type_label
 from hopstream.uris import is_uri
+
+if TYPE_CHECKING:
+    from hopstream.ingest.transforms.chain import Chain
 
 TableFormat = Literal["csv", "parquet", "tfrecord"]
 IdDtype = Literal["int64", "string"]
@@ -73,6 +76,7 @@ class FeatureSpec:
         is_cast: Convert other dtypes to ``dtype`` if no value is lost.
         fill: JSON value for empty cells; None if empty cells are errors.
         schema: The complete schema of the feature, if the description gives it (unigraphs); else None.
+        transform: Transforms of its rows, or None.
     """
 
     columns: tuple[str, ...]
@@ -82,6 +86,7 @@ class FeatureSpec:
     is_cast: bool = False
     fill: object = None
     schema: FeatureSchema | None = None
+    transform: Chain | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +187,12 @@ def _node_table(root: AnyPath, where: str, value: object) -> NodeTableSpec:
         fields.finish()
         return NodeTableSpec(files=None, id_column=id_column, id_dtype=id_dtype)
     id_column, id_dtype = _id_column(fields, default=None)
+    files = _table_files(root, fields)
     spec = NodeTableSpec(
-        files=_table_files(root, fields),
+        files=files,
         id_column=id_column,
         id_dtype=id_dtype,
-        features=_features(fields),
+        features=_features(fields, files.format),
         split_column=fields.text("split", None),
     )
     fields.finish()
@@ -198,11 +204,12 @@ def _edge_table(root: AnyPath, where: str, value: object) -> tuple[EdgeType, Edg
     names = fields.texts("type")
     if len(names) != 3:
         raise SchemaError(f"{where}.type is {list(names)}; wanted [source type, relation, destination type]")
+    files = _table_files(root, fields)
     spec = EdgeTableSpec(
-        files=_table_files(root, fields),
+        files=files,
         src_column=cast(str, fields.text("src")),
         dst_column=cast(str, fields.text("dst")),
-        features=_features(fields),
+        features=_features(fields, files.format),
         split_column=fields.text("split", None),
     )
     fields.finish()
@@ -275,16 +282,16 @@ def _table_format(fields: _Fields, paths: tuple[AnyPath, ...]) -> TableFormat:
     return formats.pop()
 
 
-def _features(fields: _Fields) -> dict[str, FeatureSpec]:
+def _features(fields: _Fields, table_format: TableFormat) -> dict[str, FeatureSpec]:
     value = fields.take("features", {})
     if isinstance(value, list):
         value = {name: name for name in fields.texts("features")}
     if not isinstance(value, dict):
         raise SchemaError(f"{fields.where}.features is {quoted(value)}; wanted a list of columns or {{name: column}}")
-    return {name: _feature(f"{fields.where}.features.{name}", given) for name, given in value.items()}
+    return {name: _feature(f"{fields.where}.features.{name}", given, table_format) for name, given in value.items()}
 
 
-def _feature(where: str, value: object) -> FeatureSpec:
+def _feature(where: str, value: object, table_format: TableFormat) -> FeatureSpec:
     if isinstance(value, str | list):
         value = {"columns": value}
     fields = _Fields(where, value)
@@ -292,7 +299,10 @@ def _feature(where: str, value: object) -> FeatureSpec:
     if columns is None:
         columns = fields.text("column")
     names = (columns,) if isinstance(columns, str) else _Fields(where, {"columns": columns}).texts("columns")
-    dtype, shape = fields.text("dtype", None), fields.take("shape", None)
+    given = fields.take("transform", None)
+    transform = None if given is None else _chain(f"{where}.transform", given)
+    of_cells = transform.csv_dtype if transform is not None and table_format == "csv" else None
+    dtype, shape = fields.text("dtype", of_cells), fields.take("shape", None)
     dims = tuple(shape) if isinstance(shape, list) else ()
     spec = FeatureSpec(
         columns=names,
@@ -301,6 +311,7 @@ def _feature(where: str, value: object) -> FeatureSpec:
         shape=None if shape is None else dims,
         is_cast=fields.flag("cast"),
         fill=fields.take("fill", None),
+        transform=transform,
     )
     fields.finish()
     if dtype is not None and dtype not in DTYPES:
@@ -312,6 +323,12 @@ def _feature(where: str, value: object) -> FeatureSpec:
     if spec.is_cast and dtype is None:
         raise SchemaError(f"{where}.cast needs a dtype to cast to")
     return spec
+
+
+def _chain(where: str, value: object) -> Chain:
+    from hopstream.ingest.transforms.chain import chain_of  # loads Arrow
+
+    return chain_of(where, value)
 
 
 _REQUIRED: Any = object()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, 
 from hopstream.ingest.chunked.sources import BLOCK_ROWS
 from hopstream.ingest.user_columns import ColumnLike, as_array, as_column, as_keys
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
+
+if TYPE_CHECKING:
+    from hopstream.ingest.transforms.saved import Transforms
 
 CHUNK_ROWS = 1 << 20
 READ_BYTES = 64 << 20
@@ -36,11 +39,12 @@ V = TypeVar("V")
 
 def addition_of_arrays(
     manifest: Manifest, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType | str, NewEdges],
-    splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns],
+    splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns], transforms: Transforms | None = None,
 ) -> Graph:  # fmt: skip
     """Convert the arguments of ``append`` to tables of all types, with rows numbered from 0.
 
-    If the dataset has one node type or one edge type, the arguments may omit the type.
+    If the dataset has one node type or one edge type, the arguments may omit the type. With ``transforms``, the columns
+    are those of tables, and features are made of them.
 
     Raises:
         UnknownNameError: The dataset has no such type, feature or split.
@@ -52,6 +56,11 @@ def addition_of_arrays(
     edges, edge_splits = _of_types(edges, schema.edges), _of_types(edge_splits, schema.edges)
     by_type = _by_edge_type(schema, edges, "edges")
     _check_names("nodes", nodes, schema.nodes)
+    if transforms is not None:
+        nodes = {
+            t: transforms[t].apply(of) if t in transforms and isinstance(of, Mapping) else of for t, of in nodes.items()
+        }
+        by_type = {t: _transformed(transforms, t, of) for t, of in by_type.items()}
     node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
     edge_tables = {t: _edge_table(t, by_type.get(t), features) for t, features in schema.edges.items()}
     _check_names("splits", splits, schema.splits)
@@ -71,6 +80,12 @@ def addition_of_arrays(
             },
         ),
     )
+
+
+def _transformed(transforms: Transforms, edge_type: EdgeType, given: NewEdges) -> NewEdges:
+    if type_label(edge_type) not in transforms or len(given) != 3:
+        return given
+    return given[0], given[1], transforms[edge_type].apply(given[2])
 
 
 def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -> Graph:

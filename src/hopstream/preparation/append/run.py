@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from hopstream.preparation.append.addition import NewEdges, NewNodes, addition_o
 from hopstream.preparation.append.write import AddedEnds, DeltaWriter, NodesAfterAppend
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
+
+if TYPE_CHECKING:
+    from hopstream.ingest.transforms.saved import Transforms
 
 
 def grown_manifest(
@@ -166,12 +169,12 @@ def _added_seeds(
     return np.bincount(book.parts_of(entity[2] if is_in else entity[0], chosen), minlength=book.num_parts)
 
 
-def append(
+def append(  # noqa: PLR0913  one argument for each kind of rows
     dataset: str | Path, *, nodes: Mapping[str, NewNodes] | NewNodes | None = None,
     edges: Mapping[EdgeType | str, NewEdges] | NewEdges | None = None,
     splits: Mapping[str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
     edge_splits: Mapping[EdgeType | str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
-    progress: Progress | None = None,
+    transforms: Transforms | None = None, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Add nodes and edges to a dataset.
 
@@ -187,6 +190,8 @@ def append(
         splits: Node type to split to a mask of its new nodes, or to their keys.
         edge_splits: Edge type to split to a mask of its new edges, or to their edge keys. If the dataset has one node
             type or one edge type, all of these may omit the type.
+        transforms: ``read_transforms`` of the dataset: columns are named as in its tables, and features are made of
+            them. None: columns are features.
         progress: Called as ``progress("append", done, total)``.
 
     Returns:
@@ -202,7 +207,7 @@ def append(
             weights.
         IdRangeError: An edge names a node that is neither old nor new, or a split names an item that is not new.
     """
-    given: tuple[Any, ...] = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
+    given: tuple[Any, ...] = (nodes or {}, edges or {}, splits or {}, edge_splits or {}, transforms)
     return _append(Path(dataset), lambda manifest, _: addition_of_arrays(manifest, *given), progress)
 
 
