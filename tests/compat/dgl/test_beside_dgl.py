@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +124,65 @@ def test_a_trainer_of_dgl_opens_our_parts(run_dgl: Callable[..., Any], tmp_path:
     assert theirs["ntypes"] == list(graph.nodes) and theirs["num_in_edges"] == 40
 
 
-@pytest.mark.parametrize("name", ["use_graphbolt", "store_eids", "store_inner_node", "store_inner_edge"])
-def test_options_of_graphbolt_are_refused(tmp_path: Path, name: str):
-    ours.partition_graph(plain_graph(), "g", 1, tmp_path / "p", part_method="random", **{name: False})
-    with pytest.raises(ValueError, match=f"{name} is given; GraphBolt's files are not written: leave it out"):
-        ours.partition_graph(plain_graph(), "g", 1, tmp_path / "q", part_method="random", **{name: True})
-    with pytest.raises(ValueError, match="GraphBolt's files are not written: load_partition reads"):
-        ours.dgl_partition_to_graphbolt(tmp_path / "p/g.json", store_eids=True)
+STORED = {"store_eids": True, "store_inner_node": True, "store_inner_edge": True}
+
+
+@GRAPHS
+def test_dgl_loads_and_samples_our_graphbolt_files(run_dgl: Callable[..., Any], tmp_path: Path, graph: Graph):
+    given: dict[str, Any] = {"part_method": "file", "owners": some_owners(graph, 2)}
+    ours.partition_graph(graph, "g", 2, tmp_path, **given, use_graphbolt=True, store_eids=True)
+    sampled = set()
+    for part in (0, 1):
+        loaded = ours.load_partition(tmp_path / "g.json", part)[0]
+        is_own = loaded.edata["inner_edge"].bool()
+        src, dst = (loaded.ndata["_ID"][end][is_own].tolist() for end in loaded.edges())
+        known = dict(zip(loaded.edata["_ID"][is_own].tolist(), zip(src, dst, strict=True), strict=True))
+        for fanout in (-1, 2):
+            theirs = run_dgl("sample_graphbolt", tmp_path / "g.json", part, json.dumps([fanout] * len(graph.edges)))
+            drawn = dict(zip(theirs["eids"], zip(*theirs["ends"], strict=True), strict=True))
+            assert drawn.items() <= known.items() and len(drawn) == len(theirs["eids"])
+            assert fanout == 2 or drawn.keys() == known.keys()
+            sampled.add((part, fanout, len(drawn)))
+    assert len({count for *_, count in sampled}) == 4  # a fan-out of 2 leaves edges out
+
+
+@GRAPHS
+def test_graphbolt_files_equal_those_that_dgl_converts(run_dgl: Callable[..., Any], tmp_path: Path, graph: Graph):
+    given: dict[str, Any] = {"num_parts": 2, "part_method": "file", "owners": some_owners(graph, 2)}
+    for folder in ("ours", "theirs", "converted"):
+        options = {"use_graphbolt": True, **STORED} if folder == "ours" else {}
+        ours.partition_graph(graph, "g", out_path=tmp_path / folder, **given, **options)
+    run_dgl("to_graphbolt", tmp_path / "theirs/g.json", json.dumps(STORED))
+    ours.dgl_partition_to_graphbolt(tmp_path / "converted/g.json", **STORED)
+    said = [json.loads((tmp_path / folder / "g.json").read_text()) for folder in ("ours", "theirs", "converted")]
+    assert said[0] == said[1] == said[2]
+    for part in (0, 1):
+        mine, theirs = (run_dgl("graphbolt", tmp_path / folder / "g.json", part) for folder in ("ours", "theirs"))
+        assert _by_node(mine) == _by_node(theirs) and len(mine["tensors"]["indices"]) > 20
+        file = f"part{part}/fused_csc_sampling_graph.pt"
+        assert (tmp_path / "ours" / file).read_bytes() == (tmp_path / "converted" / file).read_bytes()
+
+
+def _by_node(graph: dict[str, Any]) -> dict[str, Any]:
+    """A graph with the edges of each node sorted; DGL keeps edges of one node and type in any order."""
+    tensors = dict(graph["tensors"])
+    indptr, of_edges = tensors.pop("indptr"), [name for name in ("types", "indices") if name in tensors]
+    of_edges += [name for name in tensors if name.startswith("edge ")]
+    rows = list(zip(*(tensors.pop(name) for name in of_edges), strict=True))
+    edges = [sorted(rows[first:stop]) for first, stop in pairwise(indptr)]
+    return {**graph, "tensors": tensors, "edges": edges, "names": of_edges}
+
+
+@pytest.mark.parametrize("graph", [plain_graph(), typed_graph()], ids=["plain", "typed"])
+def test_dgl_serves_our_graphbolt_files_and_trains_on_them(
+    run_dgl: Callable[..., Any], tmp_path: Path, graph: Graph
+):  # fmt: skip
+    ours.partition_graph(graph, "g", 1, tmp_path, part_method="random", use_graphbolt=True, store_eids=True)
+    theirs = run_dgl("train_graphbolt", tmp_path / "g.json", tmp_path)
+    assert theirs["uses_graphbolt"]
+    names = {("node", "to", "node"): "_N:_E:_N"}
+    wanted = {names.get(t, ":".join(t)): len(table.src_keys) for t, table in graph.edges.items()}
+    assert {t: theirs["counts"].get(t, 0) for t in wanted} == wanted
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.checks import check_int, read_integer
 from hopstream.compat.dgl.book import RangePartitionBook
+from hopstream.compat.dgl.graphbolt import dgl_partition_to_graphbolt
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.loading import load_partition, load_partition_book, load_partition_feats
-from hopstream.compat.dgl.part_config import dgl_partition_to_graphbolt
 from hopstream.compat.dgl.partition import partition_graph
 from hopstream.compat.dgl.reading import read_partitions
 from hopstream.compat.dgl.tensors import to_array, to_tensor

@@ -15,9 +15,9 @@ from hopstream.compat.dgl.binary import read_tensor_file
 from hopstream.compat.dgl.book import RangePartitionBook, Ranges
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
-from hopstream.compat.dgl.part_config import PartConfig, check_integers, label_of, read_config, refuse_graphbolt
+from hopstream.compat.dgl.part_config import PartConfig, check_integers, label_of, read_config
 from hopstream.compat.dgl.tensors import to_tensor, to_tensors
-from hopstream.errors import FormatError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -52,7 +52,11 @@ def load_partition(
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
-    refuse_graphbolt("read", use_graphbolt=use_graphbolt)
+    if use_graphbolt:
+        raise SettingsError(
+            "use_graphbolt is given; GraphBolt's files, which are pickles, are not read: leave it out to load the "
+            "same graph from DGL's file"
+        )
     config, part_id = read_config(part_config), read_integer("part_id", part_id)
     graph = read_part_graph(config, part_id)
     check_own_edges(config, part_id, graph, may_lack=True)
