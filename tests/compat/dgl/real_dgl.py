@@ -18,6 +18,7 @@ os.environ.setdefault("DGLBACKEND", "pytorch")
 os.environ["DGL_DIST_DEBUG"] = "1"  # load_partition checks what it loads
 dgl: Any = import_module("dgl")
 torch: Any = import_module("torch")
+np: Any = import_module("numpy")
 
 FUNCTIONS = {
     "": ("graph", "heterograph", "from_scipy", "from_networkx"),
@@ -168,6 +169,33 @@ def _train(machines: str, config: str) -> dict[str, Any]:
     return {"uses_graphbolt": g._use_graphbolt, "counts": counts}
 
 
+def blocks(path: str, schema: str) -> dict[str, Any]:
+    """Sums over the edges of DGL's blocks, layer by layer, and the sizes of blocks.
+
+    Args:
+        path: Arrays of blocks in an ``.npz`` file: ``<block>/<edge type>``, and ``x/<node type>`` of the input nodes.
+        schema: Sizes of the sides of each block as JSON.
+    """
+    arrays, sizes = np.load(path), json.loads(schema)
+    h = {name[2:]: torch.from_numpy(arrays[name]) for name in arrays.files if name.startswith("x/")}
+    found = []
+    for number, (num_src, num_dst) in enumerate(sizes):
+        ends = {
+            tuple(name.split("/")[1].split(":")): tuple(torch.from_numpy(arrays[name]))
+            for name in arrays.files
+            if name.startswith(f"{number}/")
+        }
+        block = dgl.create_block(ends, num_src, num_dst)
+        for t, x in h.items():
+            block.srcnodes[t].data["h"] = x
+        sums = {t: (dgl.function.copy_u("h", "m"), dgl.function.sum("m", "h")) for t in ends}
+        block.multi_update_all(sums, "sum")
+        zeros = {t: torch.zeros(size, 2, dtype=torch.float64) for t, size in num_dst.items()}
+        h = {t: block.dstnodes[t].data.get("h", zeros[t]) for t in num_dst}
+        found.append({t: block.num_dst_nodes(t) for t in num_dst})
+    return {"sums": lists(h), "num_dst": found}
+
+
 def lists(tensors: Any) -> Any:
     """Tensors as lists of numbers."""
     return {n: t.tolist() for n, t in tensors.items()} if hasattr(tensors, "items") else [t.tolist() for t in tensors]
@@ -176,7 +204,8 @@ def lists(tensors: Any) -> Any:
 VERBS = {
     of.__name__: of
     for of in (
-        signatures, load, partition, split, train_graph, graphbolt, to_graphbolt, sample_graphbolt, train_graphbolt
+        signatures, load, partition, split, train_graph, graphbolt, to_graphbolt, sample_graphbolt, train_graphbolt,
+        blocks,
     )
 }  # fmt: skip
 

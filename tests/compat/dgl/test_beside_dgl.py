@@ -5,10 +5,13 @@ Run with ``--dgl-python``: see "Beside the real libraries" in CONTRIBUTING.md.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +23,7 @@ import pytest
 import scipy.sparse
 import torch
 
+import hopstream
 import hopstream.compat.dgl as our_dgl
 from hopstream.compat.dgl import data, distributed
 from hopstream.compat.dgl import distributed as ours
@@ -28,6 +32,7 @@ from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
 SCRIPT = Path(__file__).with_name("real_dgl.py")
 TIMEOUT_S = 110
+CORA = Path(__file__).parents[3] / "examples/data/cora.npz"
 NOT_HERE = {"book.shared_memory"}
 GRAPHS = pytest.mark.parametrize("graph", [plain_graph(), typed_graph()], ids=["plain", "typed"])
 
@@ -185,6 +190,65 @@ def test_dgl_serves_our_graphbolt_files_and_trains_on_them(
     assert {t: theirs["counts"].get(t, 0) for t in wanted} == wanted
 
 
+@GRAPHS
+def test_dgl_makes_blocks_of_our_arrays(run_dgl: Callable[..., Any], tmp_path: Path, graph: Graph):
+    """DGL sums along the edges of its blocks what a loop over the edges of the batch sums."""
+    hopstream.write_parts(graph, tmp_path / "data", num_parts=2, method="hash")
+    seeds = (list(graph.nodes)[-1 if len(graph.nodes) == 1 else 1], None)
+    with hopstream.NeighborLoader(tmp_path / "data", [3, 2], seeds, batch_size=6, collate="numpy") as loader:
+        batch = next(iter(loader))
+    arrays = our_dgl.block_arrays(batch)
+    h = {t: keys[:, None] * np.array([1.0, 0.5]) for t, keys in batch.node_keys.items()}
+    saved: dict[str, Any] = {f"x/{t}": x for t, x in h.items()}
+    for number, block in enumerate(arrays):
+        saved |= {f"{number}/{':'.join(t)}": np.stack(ends) for t, ends in block.edges.items()}
+        into = {t: np.zeros((size, 2)) for t, size in block.num_dst_nodes.items()}
+        for t, (src, dst) in block.edges.items():
+            np.add.at(into[t[2]], dst, h[t[0]][src])
+        h = into
+    np.savez(tmp_path / "blocks.npz", **saved)
+    sizes = json.dumps([(block.num_src_nodes, block.num_dst_nodes) for block in arrays])
+    theirs = run_dgl("blocks", tmp_path / "blocks.npz", sizes)
+    assert theirs["num_dst"] == [block.num_dst_nodes for block in arrays]
+    assert theirs["sums"] == {t: sums.tolist() for t, sums in h.items()} and any(map(np.any, h.values()))
+
+
+MOVED = Path(__file__).with_name("moved")
+
+
+def _accuracy(printed: str) -> float:
+    (found,) = re.findall(r"test accuracy (0\.\d+) of 1000 nodes", printed)
+    return float(found)
+
+
+def test_a_script_of_dgl_is_moved_by_changing_seven_lines():
+    before, after = ((MOVED / name).read_text().splitlines() for name in ("before.py", "after.py"))
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-" and line[2:].strip()]
+    assert sum(line.startswith("-") for line in changed) == 7
+    assert sum(line.startswith("+") for line in changed) == 6
+
+
+@pytest.mark.slow
+def test_the_moved_script_learns_as_the_one_of_dgl(request: pytest.FixtureRequest, tmp_path: Path):
+    graph = hopstream.read_graph(CORA)
+    hopstream.write_parts(graph, tmp_path / "data", num_parts=4)
+    ours.partition_graph(graph, "cora", 1, tmp_path / "parts", part_method="random")
+    given: list[tuple[list[str], dict[str, str]]] = [
+        ([sys.executable, str(MOVED / "after.py"), str(tmp_path / "data")], {})
+    ]
+    python = request.config.getoption("--dgl-python")
+    if python is not None:
+        words = [python, "-W", "ignore", str(MOVED / "before.py"), str(tmp_path / "parts/cora.json")]
+        given.append((words, {"DGLBACKEND": "pytorch", "DGL_DIST_MODE": "standalone"}))
+    for words, names in given:
+        environment = {**os.environ, **names, "OMP_NUM_THREADS": "1"}
+        if names:
+            environment.pop("PYTHONPATH", None)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert 0.75 < _accuracy(done.stdout) < 0.85
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -207,8 +271,8 @@ def test_ids_are_int64_in_main_memory(make: Callable[..., Any]):
 
 def test_names_that_are_not_here_are_told():
     with pytest.raises(
-        AttributeError, match=r"dgl.distributed.DistGraph is not available; available: .*partition_graph"
+        AttributeError, match=r"dgl.distributed.DistEmbedding is not available; available: .*partition_graph"
     ):
-        _ = ours.DistGraph
+        _ = ours.DistEmbedding
     with pytest.raises(ValueError, match="return_dgl_ndarray is given"):
         our_dgl.data.load_tensors("x.dgl", return_dgl_ndarray=True)

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 import hopstream
 import hopstream.compat.dgl as dgl
 from hopstream.arrays import RaggedArray
-from hopstream.compat.dgl import loading
+from hopstream.compat.dgl import tensors
 from hopstream.compat.dgl.distributed import (
     load_partition,
     load_partition_book,
@@ -332,8 +332,8 @@ def test_where_dgl_is_installed_parts_are_its_graphs(tmp_path, monkeypatch):
         made.ends, made.num_nodes = ends, num_nodes
         return made
 
-    monkeypatch.setattr(loading, "find_spec", lambda name: name == "dgl")
-    monkeypatch.setattr(loading, "import_module", lambda name: SimpleNamespace(graph=of_dgl))
+    monkeypatch.setattr(tensors, "find_spec", lambda name: name == "dgl")
+    monkeypatch.setattr(tensors, "import_module", lambda name: SimpleNamespace(graph=of_dgl))
     assert load_partition(tmp_path / "g.json", 0)[0] is made
     assert made.num_nodes == wanted.num_nodes()
     assert all(torch.equal(got, of) for got, of in zip(made.ends, wanted.edges(), strict=True))

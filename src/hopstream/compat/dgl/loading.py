@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from hopstream.compat.dgl.book import RangePartitionBook, Ranges
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
 from hopstream.compat.dgl.part_config import PartConfig, check_integers, label_of, read_config
-from hopstream.compat.dgl.tensors import to_tensor, to_tensors
+from hopstream.compat.dgl.tensors import find_dgl, to_tensor, to_tensors
 from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import EdgeType
 
@@ -219,10 +217,7 @@ def read_feats(config: PartConfig, part: int, what: str, *, is_mapped: bool = Fa
 
 def _as_dgl(graph: PlainGraph) -> Any:
     """Make a graph of DGL if DGL can be imported, else one of this package."""
-    try:
-        dgl = import_module("dgl") if find_spec("dgl") else None
-    except (ImportError, OSError):  # installed for another torch: its libraries are not found, or do not load
-        dgl = None
+    dgl = find_dgl()
     if dgl is None:
         made: Any = DGLGraph({DEFAULT_NTYPE: graph.num_nodes}, {DEFAULT_ETYPE: (graph.src, graph.dst)})
     else:
