@@ -1,4 +1,4 @@
-"""Checks of GraphBolt's files, read here by a reader that makes nothing but tensors and DGL's two classes."""
+"""Checks of GraphBolt's files, with a reader that makes only tensors and two classes."""
 
 import json
 import pickle

@@ -167,7 +167,7 @@ class Block(DGLGraph):
         return self.edge_frame() if len(self._edge_frames) == 1 else DataByType(self._edge_frames)
 
     def in_degrees(self, v: Any = ALL, etype: EdgeType | str | None = None) -> Tensor | int:
-        """Return int64[n], the number of edges of a type that enter each destination; see ``DGLGraph.in_degrees``."""
+        """Return int64[n], the number of edges of a type into each destination; see ``DGLGraph``."""
         found = super().in_degrees(v, etype)
         if isinstance(found, int) or not isinstance(v, str):
             return found
@@ -219,7 +219,7 @@ def _sizes(frames: Mapping[Any, Frame]) -> dict[Any, int]:
 
 
 def to_blocks(batch: MiniBatch, schema: GraphSchema) -> list[Any]:
-    """Convert a batch to blocks, from the input layer to the output layer: ``DGLBlock`` where DGL can be imported.
+    """Convert a batch to blocks, from the input layer to the output layer.
 
     Nodes have their keys as ``_ID``, and edges theirs if the batch has edge keys. Features of nodes are data of the
     first block's sources and of the last block's destinations. Features of edges are data of every block. Text and

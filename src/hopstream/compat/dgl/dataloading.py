@@ -230,7 +230,7 @@ class DistNodeDataLoader(_DistDataLoader):
 
 
 class DistEdgeDataLoader(_DistDataLoader):
-    """Batches of edges: input nodes, the graph of the edges, that of negatives if there are any, and blocks.
+    """Batches of edges: input nodes, graphs of the edges and of the negatives, and blocks.
 
     The dataset must keep the ends of these edges by key: ``write_parts(…, links=[edge type])``, or a split of them.
     """

@@ -148,7 +148,7 @@ def _write_archive(path: Path, state: Mapping[str, Mapping[str, Array]]) -> None
 
 
 def _pickled(state: Mapping[str, Mapping[str, Array]]) -> bytes:
-    """Return the pickle, of protocol 2, that makes GraphBolt's graph of the tensors ``data/0``, ``data/1``, …."""
+    """Return the pickle, of protocol 2, that makes GraphBolt's graph of ``data/0``, ``data/1``, …."""
     groups, number = bytearray(), 0
     for name, group in state.items():
         groups += _text(name) + b"}("  # an empty dict, and a mark before its items

@@ -156,7 +156,8 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         return_mapping: Return the old number of each new one.
         num_trainers_per_machine: Number of trainers per part; each part is cut into as many. The data of nodes and
             edges get ``trainer_id``, 0..``num_parts * num_trainers_per_machine - 1``.
-        objtype: ``cut``.
+        objtype: What METIS keeps low: ``cut`` for edges between parts, ``vol`` for nodes that other parts need. Other
+            methods accept ``cut`` only.
         graph_formats: Only checked: DGL builds its sparse formats from the list of edges in the file.
         use_graphbolt: Write ``part<i>/fused_csc_sampling_graph.pt`` too, GraphBolt's file, for
             ``DistGraph(use_graphbolt=True)`` of DGL.
@@ -191,7 +192,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     check_schema(graph.schema)
     settings = PartitionSettings(
         num_parts=num_parts * num_trainers_per_machine, method=part_method, balance="nodes", rng_seed=rng_seed,
-        balance_edges=balance_edges,
+        balance_edges=balance_edges, objective="volume" if objtype == "vol" else "cut",
     )  # fmt: skip
     found = _assign(graph, settings, balance_ntypes, owners, num_parts)
     trainers: dict[str, IntArray] = {}
@@ -225,8 +226,8 @@ def _check(graph_name: str, num_parts: int, num_hops: int, num_trainers: int) ->
 
 
 def _check_others(objtype: object, graph_formats: object) -> None:
-    if objtype != "cut":
-        raise SettingsError(f"objtype is {objtype!r}; only 'cut' is supported")
+    if objtype not in ("cut", "vol"):
+        raise SettingsError(f"objtype is {objtype!r}; wanted 'cut' or 'vol'")
     formats = [graph_formats] if isinstance(graph_formats, str) else graph_formats
     if formats is not None and (not isinstance(formats, Sequence) or not all(one in FORMATS for one in formats)):
         raise SettingsError(f"graph_formats is {graph_formats!r}; {known_words(graph_formats, FORMATS)}")

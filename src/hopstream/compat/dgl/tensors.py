@@ -1,4 +1,4 @@
-"""Converter between arrays and tensors; it imports torch, and DGL if it is there, when they are first needed."""
+"""Converter between arrays and tensors; it imports torch when it makes the first tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converter of ParMETIS's result to a file of parts per node type, with the flags of ``parmetis_postprocess.py``."""
+"""Converter of ParMETIS's result to files of parts, with ``parmetis_postprocess.py``'s flags."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _read(path: Path, num_nodes: int) -> NDArray[np.int64]:
-    """Return int64[num_nodes], the part of each global number, from lines of a number and its part in any order."""
+    """Return int64[num_nodes], the part of each global number; lines may be in any order."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

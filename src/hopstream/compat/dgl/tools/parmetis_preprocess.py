@@ -62,7 +62,10 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _write_nodes(graph: ChunkedGraph, out: Path, num_parts: int) -> list[str]:
-    """Write a line per node: the number of its type, a weight for each type, and its key; return the list of files."""
+    """Write a line per node, and return the list of files.
+
+    A line has the number of the node's type, a weight for each type, and the node's key.
+    """
     lines = []
     for number, (node_type, first) in enumerate(first_numbers(graph).items()):
         weights = " ".join("1" if other == number else "0" for other in range(len(graph.nodes)))

@@ -1,6 +1,7 @@
-"""Assigner of nodes to parts, in place of ParMETIS's ``pm_dglpart``: the same files, with KaMinPar and without MPI.
+"""Assigner of nodes to parts, in place of ParMETIS's ``pm_dglpart``.
 
-Edges are read in blocks. Memory: the part and the type of each node, and what ``hopstream assign`` needs for edges.
+The files are the same. KaMinPar cuts the graph, in one process without MPI. Edges are read in blocks. Memory: the part
+and the type of each node, and what ``hopstream assign`` needs for edges.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _node_types(path: Path) -> NDArray[np.int32]:
-    """Return int32[num_nodes], the type of each node; all lines of a file begin with the number of one type."""
+    """Return int32[num_nodes], the type of each node, which begins every line of its file."""
     pieces: list[NDArray[np.int32]] = []
     stop = 0
     for line in _lines(path):
