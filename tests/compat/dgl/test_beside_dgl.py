@@ -108,6 +108,16 @@ def test_what_dgl_partitioned_is_read(run_dgl: Callable[..., Any], tmp_path: Pat
         table, of_new = graph.edges[etype], theirs["edges"][text]
         assert old[etype[0]][table.src_keys].tolist() == np.array(src)[of_new].tolist()
         assert old[etype[2]][table.dst_keys].tolist() == np.array(dst)[of_new].tolist()
+    if types == "plain":
+        nids, eids = theirs["nodes"]["_N"], theirs["edges"]["_N:_E:_N"]
+    else:
+        nids, eids = theirs["nodes"], {tuple(text.split(":")): of for text, of in theirs["edges"].items()}
+    graph, _ = ours.read_partitions(tmp_path / "g.json", orig_nids=nids, orig_eids=eids)
+    for table in graph.nodes.values():
+        assert table.features["feat"].tolist() == list(range(table.num_nodes))
+    for text, ends in theirs["ends"].items():
+        edges = graph.edges[names.get(text, tuple(text.split(":")))]
+        assert [edges.src_keys.tolist(), edges.dst_keys.tolist()] == ends
 
 
 @pytest.mark.parametrize("options", [{}, {"force_even": False}, {"node_trainer_ids": [n % 4 for n in range(30)]}])
