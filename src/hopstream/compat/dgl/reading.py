@@ -132,7 +132,9 @@ class _Reader:
     def _take_own(
         self, part: int, ranges: Ranges, inner: IntArray, numbers: Array, orig: Array | None
     ) -> dict[Any, tuple[NDArray[np.bool_], IntArray]]:
-        """Take the keys of a part's own nodes or edges: the user's, the graph's, a file's beside it, or their numbers.
+        """Take the keys of a part's own nodes or edges.
+
+        They come from the user, the graph, a file beside it, or are their numbers.
 
         Returns:
             For each type, a mask of ``inner``, and the numbers in the type.
