@@ -73,6 +73,27 @@ def test_metis_bisects_recursively_only_if_requested(flat):
         PartitionSettings(num_parts=4, recursive=True)
 
 
+def test_metis_keeps_the_volume_low_if_asked(flat):
+    """The volume counts, for each node, the other parts that have neighbours of it."""
+    num_nodes = len(flat.indptr) - 1
+    weights, found = np.ones(len(flat.connected()), np.int64), {}
+    src = np.repeat(np.arange(num_nodes), np.diff(flat.indptr))
+    dst = np.concatenate([block for _, _, block in flat.blocks()])
+    for objective in ("cut", "volume"):
+        chosen = PartitionSettings(num_parts=4, method="metis", objective=objective)
+        part = np.zeros(num_nodes, np.int64)
+        part[flat.connected()] = cut_with_metis(flat, weights, chosen)
+        needed = np.unique(np.stack([src, part[dst]])[:, part[src] != part[dst]], axis=1)
+        found[objective] = needed.shape[1], int((part[src] != part[dst]).sum())
+    assert found["volume"][0] < found["cut"][0]
+    with pytest.raises(SettingsError, match=r"objective is given, but method is 'kaminpar'; only metis supports it"):
+        PartitionSettings(num_parts=4, objective="volume")
+    with pytest.raises(SettingsError, match=r"objective is 'volume', for which metis does not bisect"):
+        PartitionSettings(num_parts=4, method="metis", objective="volume", recursive=True)
+    with pytest.raises(SettingsError, match=r"objective is 'vol'; it must be one of cut, volume"):
+        PartitionSettings(num_parts=4, method="metis", objective="vol")
+
+
 def test_a_missing_library_is_named(flat, monkeypatch):
     weights = np.ones(len(flat.connected()), np.int64)
     chosen = PartitionSettings(num_parts=2)

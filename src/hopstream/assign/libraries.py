@@ -110,7 +110,7 @@ def cut_with_metis(graph: SymmetricGraph, weights: IntArray, settings: Partition
     Args:
         graph: The graph.
         weights: int64[num_connected], at least 1, the weight of each node that has neighbours.
-        settings: Number and weights of parts, imbalance, rng_seed.
+        settings: Number and weights of parts, imbalance, objective, rng_seed.
 
     Raises:
         MissingDependencyError: pymetis is not installed.
@@ -124,7 +124,10 @@ def cut_with_metis(graph: SymmetricGraph, weights: IntArray, settings: Partition
     limit = int(np.iinfo(dtype).max)
     if graph.num_ends > limit:
         raise SettingsError(f"the installed metis takes at most {limit} edge ends, got {graph.num_ends}; use kaminpar")
-    options = pymetis.Options(seed=_library_seed(settings), ufactor=max(1, round(1000 * settings.imbalance)))
+    objective = pymetis.ObjType.VOL if settings.objective == "volume" else pymetis.ObjType.CUT
+    options = pymetis.Options(
+        seed=_library_seed(settings), ufactor=max(1, round(1000 * settings.imbalance)), objtype=objective
+    )
     positions = graph.connected()
     indptr = offsets_of(graph.indptr[positions + 1] - graph.indptr[positions])
     neighbors, compact = np.empty(graph.num_ends, dtype), _compact(graph, positions, dtype)

@@ -152,7 +152,7 @@ _WORDS = (
 # mean something else.
 _ARGUMENT = re.compile(
     r"(memory|data_path|num_parts|num_workers|engine|method|out|out_dir|in_dir|partitions_dir|owners|metadata_filename"
-    r"|time_attr|weight_attr|links|passes|recursive|imbalance|balance_ntypes|balance_edges|balance_splits|part_weights|root|ids"
+    r"|time_attr|weight_attr|links|passes|recursive|objective|imbalance|balance_ntypes|balance_edges|balance_splits|part_weights|root|ids"
     r"|num_shards|id_feature|seed_column|split|seeds|labels)"
     r"(?= (?:is|are|name|names) )"
 )

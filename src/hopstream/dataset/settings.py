@@ -12,6 +12,7 @@ from hopstream.schema import Direction, EdgeType
 
 Method = Literal["kaminpar", "metis", "ldg", "fennel", "random", "hash", "file"]
 Balance = Literal["bytes", "edges", "nodes"]
+Objective = Literal["cut", "volume"]
 Sides = Literal["in", "out", "both"]
 
 MAX_PARTS = 99_999
@@ -74,6 +75,11 @@ class PartitionSettings(Settings):
     recursive: bool = field(
         default=False, metadata={"help": "let metis bisect recursively instead of cutting into all parts at once"}
     )
+    objective: Objective = field(
+        default="cut",
+        metadata={"help": "what metis keeps low: the edges between parts (cut), or the nodes that other parts need "
+                          "(volume)"},
+    )  # fmt: skip
     balance_ntypes: tuple[str, ...] = field(
         default=(),
         metadata={"help": "node type to balance between parts; type=feature or type=file.npy balances the nodes of "
@@ -104,9 +110,15 @@ class PartitionSettings(Settings):
                 raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
         object.__setattr__(self, "links", _checked_links(self.links))
         check_int("passes", self.passes, 1, 100)
-        if self.recursive and self.method != "metis":
+        check_choice("objective", self.objective, get_args(Objective))
+        for name, is_given in (("recursive", self.recursive), ("objective", self.objective != "cut")):
+            if is_given and self.method != "metis":
+                raise SettingsError(
+                    f"{name} is given, but method is {self.method!r}; only metis supports it: leave it out"
+                )
+        if self.recursive and self.objective != "cut":
             raise SettingsError(
-                f"recursive is given, but method is {self.method!r}; only metis supports it: leave it out"
+                f"objective is {self.objective!r}, for which metis does not bisect: leave recursive out"
             )
         self._check_balance()
 
@@ -187,6 +199,7 @@ class PartitionOptions(TypedDict, total=False):
     num_threads: int
     passes: int
     recursive: bool
+    objective: Objective
     balance_ntypes: tuple[str, ...]
     balance_edges: bool
     balance_splits: bool

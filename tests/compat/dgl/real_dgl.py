@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import multiprocessing
 import os
+import socket
 import sys
 from importlib import import_module
 from typing import Any
@@ -16,6 +18,7 @@ os.environ.setdefault("DGLBACKEND", "pytorch")
 os.environ["DGL_DIST_DEBUG"] = "1"  # load_partition checks what it loads
 dgl: Any = import_module("dgl")
 torch: Any = import_module("torch")
+np: Any = import_module("numpy")
 
 FUNCTIONS = {
     "": ("graph", "heterograph", "from_scipy", "from_networkx"),
@@ -98,12 +101,113 @@ def train_graph(config: str) -> dict[str, Any]:
     return {"x": g.nodes["a"].data["x"][numbers].tolist(), "ntypes": g.ntypes, "num_in_edges": drawn.num_edges()}
 
 
+def graphbolt(config: str, part: str) -> dict[str, Any]:
+    """Tensors and dtypes of GraphBolt's graph of a part, after DGL's own checks."""
+    graph = dgl.distributed.load_partition(config, int(part), use_graphbolt=True)[0]
+    tensors = {"indptr": graph.csc_indptr, "indices": graph.indices}
+    if graph.type_per_edge is not None:
+        tensors["types"] = graph.type_per_edge
+    tensors |= {f"node {name}": tensor for name, tensor in graph.node_attributes.items()}
+    tensors |= {f"edge {name}": tensor for name, tensor in graph.edge_attributes.items()}
+    return {
+        "tensors": lists(tensors), "dtypes": {name: str(tensor.dtype) for name, tensor in tensors.items()},
+        "ids": [graph.node_type_to_id, graph.edge_type_to_id],
+    }  # fmt: skip
+
+
+def to_graphbolt(config: str, options: str) -> None:
+    """Write GraphBolt's files by DGL's own function."""
+    del os.environ["DGL_DIST_DEBUG"]  # in which DGL stores more
+    dgl.distributed.dgl_partition_to_graphbolt(config, **json.loads(options))
+
+
+def sample_graphbolt(config: str, part: str, fanouts: str) -> dict[str, Any]:
+    """Edges into a part's nodes that DGL samples in GraphBolt's graph, by numbers over all types."""
+    graph, _, _, book, *_ = dgl.distributed.load_partition(config, int(part), use_graphbolt=True)
+    own = torch.cat([book.map_to_homo_nid(book.partid2nids(int(part), t), t) for t in book.ntypes])
+    sample = dgl.distributed.graph_services._sample_neighbors_graphbolt
+    found = sample(graph, book, own, torch.tensor(json.loads(fanouts)))
+    return {"ends": lists([found.global_src, found.global_dst]), "eids": found.global_eids.tolist()}
+
+
+def train_graphbolt(config: str, folder: str) -> dict[str, Any]:
+    """Edges of the blocks of an epoch that DGL's trainer samples from DGL's server, by edge type."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    machines = os.path.join(folder, "ip_config.txt")  # noqa: PTH118
+    with open(machines, "w") as file:  # noqa: PTH123
+        file.write(f"127.0.0.1 {port}\n")
+    context = multiprocessing.get_context("spawn")
+    server = context.Process(target=_serve, args=(machines, config))
+    server.start()
+    try:
+        return _train(machines, config)
+    finally:
+        server.join(20)
+        server.kill()
+
+
+def _serve(machines: str, config: str) -> None:
+    dgl.distributed.DistGraphServer(0, machines, 1, 1, config, use_graphbolt=True).start()
+
+
+def _train(machines: str, config: str) -> dict[str, Any]:
+    os.environ.update(DGL_DIST_MODE="distributed", DGL_GROUP_ID="0")
+    dgl.distributed.initialize(machines)
+    g = dgl.distributed.DistGraph("g", part_config=config)
+    address = os.path.join(os.path.dirname(machines), "group")  # noqa: PTH118, PTH120
+    torch.distributed.init_process_group("gloo", init_method=f"file://{address}", rank=0, world_size=1)
+    seeds = {t: torch.arange(g.num_nodes(t)) for t in g.ntypes}
+    seeds = seeds if len(seeds) > 1 else seeds[g.ntypes[0]]
+    sampler = dgl.dataloading.NeighborSampler([2, -1])
+    counts: dict[str, int] = {}
+    for _, _, blocks in dgl.dataloading.DistNodeDataLoader(g, seeds, sampler, batch_size=8):
+        for etype in blocks[-1].canonical_etypes:
+            counts[":".join(etype)] = counts.get(":".join(etype), 0) + blocks[-1].num_edges(etype)
+    dgl.distributed.exit_client()
+    return {"uses_graphbolt": g._use_graphbolt, "counts": counts}
+
+
+def blocks(path: str, schema: str) -> dict[str, Any]:
+    """Sums over the edges of DGL's blocks, layer by layer, and the sizes of blocks.
+
+    Args:
+        path: Arrays of blocks in an ``.npz`` file: ``<block>/<edge type>``, and ``x/<node type>`` of the input nodes.
+        schema: Sizes of the sides of each block as JSON.
+    """
+    arrays, sizes = np.load(path), json.loads(schema)
+    h = {name[2:]: torch.from_numpy(arrays[name]) for name in arrays.files if name.startswith("x/")}
+    found = []
+    for number, (num_src, num_dst) in enumerate(sizes):
+        ends = {
+            tuple(name.split("/")[1].split(":")): tuple(torch.from_numpy(arrays[name]))
+            for name in arrays.files
+            if name.startswith(f"{number}/")
+        }
+        block = dgl.create_block(ends, num_src, num_dst)
+        for t, x in h.items():
+            block.srcnodes[t].data["h"] = x
+        sums = {t: (dgl.function.copy_u("h", "m"), dgl.function.sum("m", "h")) for t in ends}
+        block.multi_update_all(sums, "sum")
+        zeros = {t: torch.zeros(size, 2, dtype=torch.float64) for t, size in num_dst.items()}
+        h = {t: block.dstnodes[t].data.get("h", zeros[t]) for t in num_dst}
+        found.append({t: block.num_dst_nodes(t) for t in num_dst})
+    return {"sums": lists(h), "num_dst": found}
+
+
 def lists(tensors: Any) -> Any:
     """Tensors as lists of numbers."""
     return {n: t.tolist() for n, t in tensors.items()} if hasattr(tensors, "items") else [t.tolist() for t in tensors]
 
 
-VERBS = {of.__name__: of for of in (signatures, load, partition, split, train_graph)}
+VERBS = {
+    of.__name__: of
+    for of in (
+        signatures, load, partition, split, train_graph, graphbolt, to_graphbolt, sample_graphbolt, train_graphbolt,
+        blocks,
+    )
+}  # fmt: skip
 
 if __name__ == "__main__":
     answer = VERBS[sys.argv[1]](*sys.argv[2:])

@@ -12,7 +12,8 @@ from torch_geometric.data import Data
 import hopstream
 import hopstream.compat.dgl as dgl
 from hopstream.arrays import RaggedArray
-from hopstream.compat.dgl import loading
+from hopstream.assign.run import assign_nodes
+from hopstream.compat.dgl import tensors
 from hopstream.compat.dgl.distributed import (
     load_partition,
     load_partition_book,
@@ -22,6 +23,7 @@ from hopstream.compat.dgl.distributed import (
 )
 from hopstream.compat.dgl.in_memory import around_part
 from hopstream.compat.dgl.verifying import verify_part_files
+from hopstream.dataset.settings import PartitionSettings
 from hopstream.errors import SchemaError, SettingsError
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
@@ -224,8 +226,10 @@ def test_new_parts_replace_old_ones_whole(tmp_path):
         ({"num_parts": None}, "num_parts is None"),
         ({"num_parts": True}, "num_parts is True"),
         ({"num_trainers_per_machine": 0}, "num_trainers_per_machine is 0"),
-        ({"objtype": "vol"}, "objtype is 'vol'"),
-        ({"use_graphbolt": True}, "use_graphbolt"),
+        ({"objtype": "volume"}, "objtype is 'volume'; wanted 'cut' or 'vol'"),
+        ({"objtype": "vol", "part_method": "random"}, "objective is given, but method is 'random'; only metis"),
+        ({"store_eids": True}, "store_eids is set, which concerns GraphBolt's files: set use_graphbolt too"),
+        ({"use_graphbolt": "yes"}, "use_graphbolt is 'yes'"),
         ({"graph_formats": ["coo", "dense"]}, "graph_formats"),
         ({"part_method": "parmetis"}, "method is 'parmetis'"),
         ({"part_method": "file"}, "owners are not given"),
@@ -331,9 +335,21 @@ def test_where_dgl_is_installed_parts_are_its_graphs(tmp_path, monkeypatch):
         made.ends, made.num_nodes = ends, num_nodes
         return made
 
-    monkeypatch.setattr(loading, "find_spec", lambda name: name == "dgl")
-    monkeypatch.setattr(loading, "import_module", lambda name: SimpleNamespace(graph=of_dgl))
+    monkeypatch.setattr(tensors, "find_spec", lambda name: name == "dgl")
+    monkeypatch.setattr(tensors, "import_module", lambda name: SimpleNamespace(graph=of_dgl))
     assert load_partition(tmp_path / "g.json", 0)[0] is made
     assert made.num_nodes == wanted.num_nodes()
     assert all(torch.equal(got, of) for got, of in zip(made.ends, wanted.edges(), strict=True))
     assert set(made.ndata) == set(wanted.ndata) and set(made.edata) == set(wanted.edata)
+
+
+def test_objtype_vol_reaches_metis(tmp_path):
+    """DGL's two values give the parts of the two objectives of ``write_parts``."""
+    graph = plain_graph(400, 3000)
+    parts = {}
+    for objtype, objective in (("cut", "cut"), ("vol", "volume")):
+        partition_graph(graph, "g", 4, tmp_path / objtype, part_method="metis", objtype=objtype)
+        parts[objtype] = read_partitions(tmp_path / objtype / "g.json")[1]["node"]
+        settings = PartitionSettings(num_parts=4, method="metis", balance="nodes", objective=objective)
+        assert np.array_equal(parts[objtype], assign_nodes(graph, settings, classes=None).owners["node"])
+    assert not np.array_equal(parts["cut"], parts["vol"])

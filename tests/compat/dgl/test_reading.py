@@ -17,7 +17,7 @@ from hopstream.compat.dgl.distributed import (
     read_partitions,
 )
 from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
 
@@ -255,3 +255,27 @@ def test_files_outside_the_folder_are_not_read(tmp_path):
     (path.parent / "part0/orig_nids.dgl").symlink_to(tmp_path / "orig_nids.dgl")
     with pytest.raises(FormatError, match=r"orig_nids\.dgl' of part 0, which leads out"):
         read_partitions(path)
+
+
+def test_given_old_numbers_replace_those_of_the_files(tmp_path):
+    graph = typed_graph()
+    owners = some_owners(graph, 2)
+    nodes, edges = partition_graph(
+        graph, "g", 2, tmp_path, part_method="file", owners=owners, return_mapping=True
+    )  # fmt: skip
+    path = tmp_path / "g.json"
+    found, parts = read_partitions(path, orig_nids=nodes, orig_eids=edges)
+    assert found.fingerprint() == graph.fingerprint()
+    assert all(np.array_equal(parts[t], owner) for t, owner in owners.items())
+    swapped = {"a": 16 - nodes["a"].numpy()}
+    found, _ = read_partitions(path, orig_nids=swapped)
+    assert np.array_equal(found.nodes["a"].features["x"], graph.nodes["a"].features["x"][::-1])
+    assert np.array_equal(found.edges["a", "to", "b"].src_keys, 16 - graph.edges["a", "to", "b"].src_keys)
+    for given, said in (
+        ({"orig_nids": [0]}, "orig_nids is one array, and there are 3 types; give a dict by type"),
+        ({"orig_nids": {"d": [0]}}, "orig_nids names type 'd'; known: "),
+        ({"orig_nids": {"a": list(range(16))}}, r"orig_nids\['a'\] has 16 numbers; wanted 0\.\.16, each once"),
+        ({"orig_eids": {("b", "rev", "a"): [0] * 30}}, r"has 30 numbers; wanted 0\.\.29, each once"),
+    ):
+        with pytest.raises(SchemaError, match=said):
+            read_partitions(path, **given)

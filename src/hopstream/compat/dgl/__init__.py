@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hopstream.compat.dgl import data, distributed
+    from hopstream.compat.dgl import data, dataloading, distributed
+    from hopstream.compat.dgl.blocks import block_arrays, to_blocks
     from hopstream.compat.dgl.convert import from_networkx, from_scipy
     from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE, DGLGraph, graph, heterograph
 
@@ -19,15 +20,21 @@ __all__ = [
     "NID",
     "NTYPE",
     "DGLGraph",
+    "block_arrays",
     "data",
+    "dataloading",
     "distributed",
     "from_networkx",
     "from_scipy",
     "graph",
     "heterograph",
+    "to_blocks",
 ]
 
-_IN_CONVERT = ("from_networkx", "from_scipy")
+_MODULES = {
+    **dict.fromkeys(("from_networkx", "from_scipy"), "convert"),
+    **dict.fromkeys(("block_arrays", "to_blocks"), "blocks"),
+}
 
 
 def __getattr__(name: str) -> object:
@@ -36,11 +43,11 @@ def __getattr__(name: str) -> object:
     Raises:
         AttributeError: The module has no such name; the error lists its names.
     """
-    if name in ("data", "distributed"):
+    if name in ("data", "dataloading", "distributed"):
         return import_module(f"hopstream.compat.dgl.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'hopstream.compat.dgl' has no attribute {name!r}; it has {', '.join(__all__)}")
-    module = import_module(f"hopstream.compat.dgl.{'convert' if name in _IN_CONVERT else 'graphs'}")
+    module = import_module(f"hopstream.compat.dgl.{_MODULES.get(name, 'graphs')}")
     value = globals()[name] = getattr(module, name)
     return value
 

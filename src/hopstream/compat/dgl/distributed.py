@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.checks import check_int, read_integer
 from hopstream.compat.dgl.book import RangePartitionBook
+from hopstream.compat.dgl.dataloading import DistEdgeDataLoader, DistNodeDataLoader
+from hopstream.compat.dgl.dist_graph import DistBook, DistGraph, DistTensor
+from hopstream.compat.dgl.graphbolt import dgl_partition_to_graphbolt
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.loading import load_partition, load_partition_book, load_partition_feats
-from hopstream.compat.dgl.part_config import dgl_partition_to_graphbolt
 from hopstream.compat.dgl.partition import partition_graph
 from hopstream.compat.dgl.reading import read_partitions
 from hopstream.compat.dgl.tensors import to_array, to_tensor
@@ -28,15 +30,16 @@ MAX_TRAINERS = 1 << 31
 
 
 def node_split(  # noqa: PLR0913  DGL's
-    nodes: Any, partition_book: RangePartitionBook | None = None, ntype: str = DEFAULT_NTYPE, rank: int | None = None,
-    force_even: bool = True, node_trainer_ids: Any = None, *, num_trainers: int | None = None,
+    nodes: Any, partition_book: RangePartitionBook | DistBook | None = None, ntype: str = DEFAULT_NTYPE,
+    rank: int | None = None, force_even: bool = True, node_trainer_ids: Any = None, *, num_trainers: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the share of one trainer of the nodes in a mask; the shares are disjoint and cover the mask.
 
     Args:
         nodes: bool[num_nodes] or numbers[num_nodes], by number in the type; a node with a value other than 0 is in the
             mask.
-        partition_book: The book of the trainer's part.
+        partition_book: The book of the trainer's part; or that of a ``DistGraph``, whose numbers are keys. For it, the
+            trainer is the rank of ``torch.distributed``, or 0 of 1; ``force_even`` must be True.
         ntype: The node type.
         rank: The trainer. By default the rank of ``torch.distributed``, or the first trainer of the part.
         force_even: Give each part equally many nodes, in ascending order of numbers, so that most are its own. Without
@@ -54,6 +57,10 @@ def node_split(  # noqa: PLR0913  DGL's
         SchemaError: The mask or the trainers do not have one value per node.
         UnknownNameError: There is no such node type.
     """
+    if isinstance(partition_book, DistBook):
+        place = _place_in_graph(rank, num_trainers, force_even)
+        mask = _mask("nodes", nodes, partition_book.graph.num_nodes(ntype))
+        return to_tensor(partition_book.share(mask, ntype, *place))
     book = _checked(partition_book)
     share = _Share(book, "nodes", *_place(book, rank, num_trainers))
     mask = _mask("nodes", nodes, book._num_nodes(ntype))
@@ -61,7 +68,7 @@ def node_split(  # noqa: PLR0913  DGL's
 
 
 def edge_split(  # noqa: PLR0913  DGL's
-    edges: Any, partition_book: RangePartitionBook | None = None, etype: EdgeType | str = DEFAULT_ETYPE[1],
+    edges: Any, partition_book: RangePartitionBook | DistBook | None = None, etype: EdgeType | str = DEFAULT_ETYPE[1],
     rank: int | None = None, force_even: bool = True, edge_trainer_ids: Any = None,
     *, num_trainers: int | None = None,
 ) -> Tensor:  # fmt: skip
@@ -72,13 +79,27 @@ def edge_split(  # noqa: PLR0913  DGL's
         SchemaError: The mask or the trainers do not have one value per edge.
         UnknownNameError: There is no such edge type.
     """
+    if isinstance(partition_book, DistBook):
+        place = _place_in_graph(rank, num_trainers, force_even)
+        return to_tensor(_slice(np.flatnonzero(_mask("edges", edges, partition_book.graph.num_edges(etype))), *place))
     book = _checked(partition_book)
     share = _Share(book, "edges", *_place(book, rank, num_trainers))
     mask = _mask("edges", edges, book._num_edges(etype))
     return share.evenly(mask, edge_trainer_ids) if force_even else share.of(mask, book.partid2eids(book.partid, etype))
 
 
-def _checked(book: RangePartitionBook | None) -> RangePartitionBook:
+def _place_in_graph(rank: int | None, num_trainers: int | None, force_even: bool) -> tuple[int, int]:
+    """Return the rank and the number of trainers of a ``DistGraph``."""
+    if not force_even:
+        raise SettingsError("force_even is False; shares of a DistGraph have equal sizes: leave it out")
+    group = _distributed()
+    size = num_trainers if num_trainers is not None else group.get_world_size() if group else 1
+    check_int("num_trainers", size, 1, MAX_TRAINERS)
+    rank = rank if rank is not None else group.get_rank() if group else 0
+    return read_integer("rank", rank, 0, size - 1), size
+
+
+def _checked(book: object) -> RangePartitionBook:
     if not isinstance(book, RangePartitionBook):
         raise SettingsError(f"partition_book is {book!r}; load_partition_book gives one")
     return book
@@ -182,6 +203,10 @@ def _dealt(items: IntArray, place: int, num_shares: int, part: int) -> IntArray:
 
 
 __all__ = [
+    "DistEdgeDataLoader",
+    "DistGraph",
+    "DistNodeDataLoader",
+    "DistTensor",
     "RangePartitionBook",
     "dgl_partition_to_graphbolt",
     "edge_split",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +13,9 @@ from hopstream.compat.dgl.binary import read_tensor_file
 from hopstream.compat.dgl.book import RangePartitionBook, Ranges
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
-from hopstream.compat.dgl.part_config import PartConfig, check_integers, label_of, read_config, refuse_graphbolt
-from hopstream.compat.dgl.tensors import to_tensor, to_tensors
-from hopstream.errors import FormatError
+from hopstream.compat.dgl.part_config import PartConfig, check_integers, label_of, read_config
+from hopstream.compat.dgl.tensors import find_dgl, to_tensor, to_tensors
+from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -52,7 +50,11 @@ def load_partition(
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
-    refuse_graphbolt("read", use_graphbolt=use_graphbolt)
+    if use_graphbolt:
+        raise SettingsError(
+            "use_graphbolt is given; GraphBolt's files, which are pickles, are not read: leave it out to load the "
+            "same graph from DGL's file"
+        )
     config, part_id = read_config(part_config), read_integer("part_id", part_id)
     graph = read_part_graph(config, part_id)
     check_own_edges(config, part_id, graph, may_lack=True)
@@ -215,10 +217,7 @@ def read_feats(config: PartConfig, part: int, what: str, *, is_mapped: bool = Fa
 
 def _as_dgl(graph: PlainGraph) -> Any:
     """Make a graph of DGL if DGL can be imported, else one of this package."""
-    try:
-        dgl = import_module("dgl") if find_spec("dgl") else None
-    except (ImportError, OSError):  # DGL built for another torch: its libraries are missing or fail to load
-        dgl = None
+    dgl = find_dgl()
     if dgl is None:
         made: Any = DGLGraph({DEFAULT_NTYPE: graph.num_nodes}, {DEFAULT_ETYPE: (graph.src, graph.dst)})
     else:

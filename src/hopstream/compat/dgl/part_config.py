@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -19,43 +19,12 @@ from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
 from hopstream.dataset.settings import MAX_PARTS
-from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError, quoted
+from hopstream.errors import FormatError, SchemaError, UnknownNameError, quoted
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 
-OPTIONS = ("use_graphbolt", "store_eids", "store_inner_node", "store_inner_edge")
-
-
-def refuse_graphbolt(verb: str, **given: object) -> None:
-    """Refuse options that are set.
-
-    Args:
-        verb: The action, for the message: ``written`` or ``read``.
-        **given: The options by name.
-
-    Raises:
-        SettingsError: An option is set.
-    """
-    for name, value in given.items():
-        if value:
-            raise SettingsError(f"{name} is given; GraphBolt's files are not {verb}: leave it out")
-
-
-def dgl_partition_to_graphbolt(
-    part_config: str | Path, *, store_eids: bool = False, store_inner_node: bool = False, store_inner_edge: bool = False
-) -> NoReturn:  # fmt: skip
-    """Raise an error that names the alternative.
-
-    Raises:
-        SettingsError: Always.
-    """
-    del store_eids, store_inner_node, store_inner_edge
-    raise SettingsError(
-        f"dgl_partition_to_graphbolt is called for {local_path(part_config)}; GraphBolt's files are not written: "
-        "load_partition reads DGL's own, and read_partitions makes a graph of them for write_parts"
-    )
-
-
+GRAPHBOLT_GRAPH = "part_graph_graphbolt"
+"""Contents of GraphBolt's file, in the JSON file."""
 OURS = "hopstream"
 """Key of facts that DGL does not store: which data are splits or booleans, and types of links to predict."""
 REQUIRED = ("graph_name", "num_nodes", "num_edges", "num_parts", "node_map", "edge_map")
@@ -73,7 +42,8 @@ class PartConfig:
         halo_hops: Number of hops in halos.
         nodes: Node types, their ids, and each part's ranges of numbers.
         edges: The same for edge types.
-        parts: For each part a dict of paths by contents: ``node_feats``, ``edge_feats``, ``part_graph``.
+        parts: For each part a dict of paths by contents: ``node_feats``, ``edge_feats``, ``part_graph``, and
+            ``GRAPHBOLT_GRAPH`` if GraphBolt's file is there.
         ours: The value of the key ``OURS``.
     """
 
@@ -108,6 +78,7 @@ class PartConfig:
 
     def write(self) -> None:
         """Write the file atomically."""
+        dtypes = ("node_map_dtype", "edge_map_dtype") if GRAPHBOLT_GRAPH in self.parts[0] else ()
         value = {
             "graph_name": self.graph_name,
             "num_nodes": int(self.nodes.all_types[-1]), "num_edges": int(self.edges.all_types[-1]),
@@ -116,6 +87,7 @@ class PartConfig:
             "edge_map": {label_of(t): ranges.tolist() for t, ranges in self.edges.ranges.items()},
             "ntypes": self.nodes.ids, "etypes": {label_of(t): number for t, number in self.edges.ids.items()},
             OURS: dict(self.ours),
+            **dict.fromkeys(dtypes, "int64"),
             **{f"part-{part}": dict(files) for part, files in enumerate(self.parts)},
         }  # fmt: skip
         write_text(self.path, json.dumps(value, indent=4) + "\n")
@@ -335,7 +307,9 @@ def check_integers(path: Path, name: str, array: Array) -> None:
 
 def _file(path: Path, files: Mapping[str, str], part: int, what: str) -> Path:
     if what not in files:
-        other = "; GraphBolt's files are not read: write it without use_graphbolt" * ("part_graph_graphbolt" in files)
+        other = "; GraphBolt's files, which are pickles, are not read: keep DGL's graph beside them" * (
+            GRAPHBOLT_GRAPH in files
+        )
         raise FormatError(f"{path} has no {what!r} of part {part}; it has {list(files)}{other}")
     return _inside(path, part, files[what])
 

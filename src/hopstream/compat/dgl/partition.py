@@ -18,9 +18,11 @@ from hopstream.checks import check_int, known_names, known_words
 from hopstream.compat.dgl.binary import write_tensor_file
 from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.convert import as_graph, dgl_names
-from hopstream.compat.dgl.graph_files import write_graph_file
+from hopstream.compat.dgl.graph_files import PlainGraph, write_graph_file
+from hopstream.compat.dgl.graphbolt import FILE as GRAPHBOLT_FILE
+from hopstream.compat.dgl.graphbolt import NO_GRAPHBOLT, GraphBoltSettings, write_graphbolt_file
 from hopstream.compat.dgl.in_memory import Partitioned
-from hopstream.compat.dgl.part_config import PartConfig, refuse_graphbolt
+from hopstream.compat.dgl.part_config import GRAPHBOLT_GRAPH, PartConfig
 from hopstream.compat.dgl.part_files import PartSource, check_schema, data_of, part_graph, unsaid
 from hopstream.compat.dgl.tensors import to_array, to_tensors
 from hopstream.dataset.settings import MAX_PARTS, Method, PartitionSettings
@@ -39,7 +41,8 @@ FILES = {"node_feats": NODE_FEATS, "edge_feats": EDGE_FEATS, "part_graph": GRAPH
 
 
 def write_part_files(
-    source: PartSource, out: Path, stem: str, *, part_method: str, graph_name: str | None = None
+    source: PartSource, out: Path, stem: str, *, part_method: str, graph_name: str | None = None,
+    graphbolt: GraphBoltSettings = NO_GRAPHBOLT,
 ) -> None:  # fmt: skip
     """Write ``<stem>.json`` and ``part<i>/`` with the files of each part; the JSON file comes last.
 
@@ -49,6 +52,7 @@ def write_part_files(
         stem: Name of the JSON file, without ``.json``.
         part_method: The method in the JSON file that assigned nodes to parts.
         graph_name: The graph's name in the JSON file; None for ``stem``.
+        graphbolt: Whether to write GraphBolt's files too.
 
     Raises:
         SettingsError: The folder has parts of another graph.
@@ -57,14 +61,14 @@ def write_part_files(
     check_schema(source.schema, has_trainers=source.has_trainers)
     old_parts = _old_parts(out, stem)
     out.mkdir(parents=True, exist_ok=True)
-    config = _config_of(source, out / f"{stem}.json", part_method, graph_name or stem)
+    config = _config_of(source, out / f"{stem}.json", part_method, graph_name or stem, graphbolt)
     with tempfile.TemporaryDirectory(prefix=f".{stem}.", suffix=".partial", dir=out) as new:
         for part in range(source.num_parts):
             folder = Path(new) / f"part{part}"
             folder.mkdir()
             for file, data in zip((NODE_FEATS, EDGE_FEATS), data_of(source, part), strict=True):
                 write_tensor_file(folder / file, data)
-            write_graph_file(folder / GRAPH, part_graph(source, part))
+            _write_graph(folder, part_graph(source, part), config, graphbolt)
         config.path.unlink(missing_ok=True)  # without this file, no reader takes a mix of old and new parts for a graph
         for folder in old_parts:
             shutil.rmtree(folder)
@@ -73,7 +77,16 @@ def write_part_files(
     config.write()
 
 
-def _config_of(source: PartSource, path: Path, part_method: str, graph_name: str) -> PartConfig:
+def _write_graph(folder: Path, graph: PlainGraph, config: PartConfig, graphbolt: GraphBoltSettings) -> None:
+    write_graph_file(folder / GRAPH, graph)
+    if graphbolt.use_graphbolt:
+        write_graphbolt_file(folder / GRAPHBOLT_FILE, graph, config, graphbolt)
+
+
+def _config_of(
+    source: PartSource, path: Path, part_method: str, graph_name: str, graphbolt: GraphBoltSettings
+) -> PartConfig:  # fmt: skip
+    files = FILES | ({GRAPHBOLT_GRAPH: GRAPHBOLT_FILE} if graphbolt.use_graphbolt else {})
     node_names, edge_names = dgl_names(source.schema)
     nodes = {node_names[t]: source.node_ranges[t] for t in source.schema.nodes}
     edges = {edge_names[t]: source.edge_ranges[t] for t in source.schema.edges}
@@ -82,7 +95,7 @@ def _config_of(source: PartSource, path: Path, part_method: str, graph_name: str
         path=path, graph_name=graph_name, part_method=part_method, num_parts=num_parts, halo_hops=source.num_hops,
         nodes=Ranges("node", nodes, {t: number for number, t in enumerate(nodes)}, num_parts),
         edges=Ranges("edge", edges, {t: number for number, t in enumerate(edges)}, num_parts),
-        parts=tuple({what: f"part{p}/{file}" for what, file in FILES.items()} for p in range(num_parts)),
+        parts=tuple({what: f"part{p}/{file}" for what, file in files.items()} for p in range(num_parts)),
         ours=unsaid(source),
     )  # fmt: skip
 
@@ -98,7 +111,11 @@ def _old_parts(out: Path, stem: str) -> list[Path]:
     if folders and others:
         raise SettingsError(f"{out} holds the parts of {others[0]}; give another folder")
     for folder in folders:
-        foreign = [e.name for e in folder.iterdir() if e.suffix != ".dgl"] if folder.is_dir() else ["no folder"]
+        foreign = (
+            [e.name for e in folder.iterdir() if e.suffix != ".dgl" and e.name != GRAPHBOLT_FILE]
+            if folder.is_dir()
+            else ["no folder"]
+        )
         if foreign:
             raise SettingsError(f"{folder} holds {foreign[0]!r}, which is not a file of DGL; give another out_path")
     return folders
@@ -139,12 +156,14 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         return_mapping: Return the old number of each new one.
         num_trainers_per_machine: Number of trainers per part; each part is cut into as many. The data of nodes and
             edges get ``trainer_id``, 0..``num_parts * num_trainers_per_machine - 1``.
-        objtype: ``cut``.
+        objtype: What METIS keeps low: ``cut`` for edges between parts, ``vol`` for nodes that other parts need. Other
+            methods accept ``cut`` only.
         graph_formats: Only checked: DGL builds its sparse formats from the list of edges in the file.
-        use_graphbolt: False; this package does not write GraphBolt's files.
-        store_eids: False, as are ``store_inner_node`` and ``store_inner_edge``, which concern GraphBolt's files.
-        store_inner_node: False.
-        store_inner_edge: False.
+        use_graphbolt: Write ``part<i>/fused_csc_sampling_graph.pt`` too, GraphBolt's file, for
+            ``DistGraph(use_graphbolt=True)`` of DGL.
+        store_eids: Store the number of each edge in GraphBolt's file, as DGL needs to return data of edges.
+        store_inner_node: Store there whether the part owns each node.
+        store_inner_edge: Store there whether the part owns each edge.
         reshuffle: True, the default of older versions of DGL: nodes always get new numbers.
         rng_seed: Seed of every random choice; equal seeds give equal parts.
         owners: For ``part_method="file"``: node type to the part of each node, a folder of such files, or an array for
@@ -164,8 +183,8 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         local_path(owners)
     _check_reshuffle(reshuffle, balance_ntypes)
     _check(graph_name, num_parts, num_hops, num_trainers_per_machine)
-    refuse_graphbolt(
-        "written", use_graphbolt=use_graphbolt, store_eids=store_eids, store_inner_node=store_inner_node,
+    graphbolt = GraphBoltSettings(
+        use_graphbolt=use_graphbolt, store_eids=store_eids, store_inner_node=store_inner_node,
         store_inner_edge=store_inner_edge,
     )  # fmt: skip
     _check_others(objtype, graph_formats)
@@ -173,7 +192,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     check_schema(graph.schema)
     settings = PartitionSettings(
         num_parts=num_parts * num_trainers_per_machine, method=part_method, balance="nodes", rng_seed=rng_seed,
-        balance_edges=balance_edges,
+        balance_edges=balance_edges, objective="volume" if objtype == "vol" else "cut",
     )  # fmt: skip
     found = _assign(graph, settings, balance_ntypes, owners, num_parts)
     trainers: dict[str, IntArray] = {}
@@ -181,7 +200,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
         trainers = {t: owner.astype(np.int64) for t, owner in found.items()}
         found = {t: owner // np.int32(num_trainers_per_machine) for t, owner in found.items()}
     cut = Partitioned(graph, found, trainers, num_parts=num_parts, num_hops=num_hops)
-    write_part_files(cut, out_path, graph_name, part_method=part_method)
+    write_part_files(cut, out_path, graph_name, part_method=part_method, graphbolt=graphbolt)
     return _mapping(cut) if return_mapping else None
 
 
@@ -207,8 +226,8 @@ def _check(graph_name: str, num_parts: int, num_hops: int, num_trainers: int) ->
 
 
 def _check_others(objtype: object, graph_formats: object) -> None:
-    if objtype != "cut":
-        raise SettingsError(f"objtype is {objtype!r}; only 'cut' is supported")
+    if objtype not in ("cut", "vol"):
+        raise SettingsError(f"objtype is {objtype!r}; wanted 'cut' or 'vol'")
     formats = [graph_formats] if isinstance(graph_formats, str) else graph_formats
     if formats is not None and (not isinstance(formats, Sequence) or not all(one in FORMATS for one in formats)):
         raise SettingsError(f"graph_formats is {graph_formats!r}; {known_words(graph_formats, FORMATS)}")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
+from hopstream.checks import known_names
 from hopstream.compat.dgl.binary import open_file
 from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.convert import is_mask, our_names
@@ -18,23 +19,29 @@ from hopstream.compat.dgl.graphs import EID, NID
 from hopstream.compat.dgl.loading import check_own_edges, keys_beside, read_feats, read_part_graph
 from hopstream.compat.dgl.part_config import PartConfig, label_of, read_config
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name
-from hopstream.errors import FormatError, IdRangeError
+from hopstream.compat.dgl.tensors import to_ids
+from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.objects.attributes import MASKS
 
 Columns = dict[str, Array]
 
 
-def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[np.int32]]]:
+def read_partitions(
+    part_config: str | Path, *, orig_nids: Any = None, orig_eids: Any = None
+) -> tuple[Graph, dict[str, NDArray[np.int32]]]:  # fmt: skip
     """Read all parts of a graph as one graph, with the part of each node.
 
     DGL or ``partition_graph`` wrote the parts. ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes
     a dataset of the result. Nodes and edges keep their keys from before partitioning if the files store them
-    (``orig_id``, or ``orig_nids.dgl`` and ``orig_eids.dgl``). Otherwise their keys are their numbers in their types. A
-    graph without types gets the types ``node`` and ``(node, to, node)``. Masks become splits.
+    (``orig_id``, or ``orig_nids.dgl`` and ``orig_eids.dgl``) or if they are given. Otherwise their keys are their
+    numbers in their types. A graph without types gets the types ``node`` and ``(node, to, node)``. Masks become splits.
 
     Args:
         part_config: The JSON file; the folders of all parts must be present.
+        orig_nids: The old number of each new one, as DGL's ``partition_graph(…, return_mapping=True)`` returns them:
+            int64[num_nodes], or a dict of these by node type. They replace numbers in the files.
+        orig_eids: The same for edges, by edge type.
 
     Returns:
         graph: The graph, checked.
@@ -42,10 +49,11 @@ def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[n
 
     Raises:
         FormatError: A file is missing, damaged, or parts do not fit each other.
-        SchemaError: A graph cannot have such names or data.
+        SchemaError: A graph cannot have such names or data, or ``orig_nids`` or ``orig_eids`` do not fit the parts.
     """
     config = read_config(part_config)
-    reader = _Reader(config)
+    given = {**_given("orig_nids", orig_nids, config.nodes), **_given("orig_eids", orig_eids, config.edges)}
+    reader = _Reader(config, given)
     for part in range(config.num_parts):
         reader.take_nodes(part)
     for part in range(config.num_parts):
@@ -53,11 +61,29 @@ def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[n
     return reader.graph(), reader.owners()
 
 
+def _given(what: str, given: Any, ranges: Ranges) -> dict[Any, IntArray]:
+    """Return the user's old numbers by type, each a permutation of 0..n-1."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        if len(ranges.ids) != 1:
+            raise SchemaError(f"{what} is one array, and there are {len(ranges.ids)} types; give a dict by type")
+        given = {next(iter(ranges.ids)): given}
+    found = {}
+    for of, numbers in given.items():
+        if of not in ranges.ids:
+            raise SchemaError(f"{what} names type {of!r}; {known_names(of, ranges.ids)}")
+        size, found[of] = int(ranges.typed[of][-1]), to_ids(numbers, f"{what}[{of!r}]")
+        if not np.array_equal(np.sort(found[of]), np.arange(size)):
+            raise SchemaError(f"{what}[{of!r}] has {len(found[of])} numbers; wanted 0..{size - 1}, each once")
+    return found
+
+
 class _Reader:
     """Collector of parts; nodes come first, because an edge may lead to a node of any part."""
 
-    def __init__(self, config: PartConfig) -> None:
-        self._config = config
+    def __init__(self, config: PartConfig, given: Mapping[Any, IntArray]) -> None:
+        self._config, self._given = config, given
         for part in range(config.num_parts):
             self._check_size(part)
         self._typed: dict[Any, IntArray] = {**config.nodes.typed, **config.edges.typed}
@@ -106,7 +132,9 @@ class _Reader:
     def _take_own(
         self, part: int, ranges: Ranges, inner: IntArray, numbers: Array, orig: Array | None
     ) -> dict[Any, tuple[NDArray[np.bool_], IntArray]]:
-        """Take the keys of a part's own nodes or edges: from the graph, a file beside it, or their numbers.
+        """Take the keys of a part's own nodes or edges.
+
+        They come from the user, the graph, a file beside it, or are their numbers.
 
         Returns:
             For each type, a mask of ``inner``, and the numbers in the type.
@@ -116,7 +144,9 @@ class _Reader:
         for of, number in ranges.ids.items():
             mine = types == number
             keys = found = in_type[mine]
-            if orig is not None:
+            if of in self._given:
+                keys = self._given[of][found]
+            elif orig is not None:
                 keys = orig[inner[mine]]
             elif (beside := keys_beside(self._config, part, of)) is not None:
                 keys = beside[found - ranges.typed[of][part]]

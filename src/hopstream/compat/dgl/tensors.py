@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,3 +63,11 @@ def to_ids(value: Any, where: str) -> IntArray:
     if array.dtype == np.uint64 and int(array.max(initial=0)) > MAX_KEY:
         raise SchemaError(f"{where} has {array.max()}; ids are at most {MAX_KEY}")
     return array.astype(np.int64, copy=False)
+
+
+def find_dgl() -> Any:
+    """Return DGL's module, or None if DGL cannot be imported."""
+    try:
+        return import_module("dgl") if find_spec("dgl") else None
+    except (ImportError, OSError):  # installed for another torch: its libraries are not found, or do not load
+        return None

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.settings import Balance, Method, PartitionSettings
+from hopstream.dataset.settings import Balance, Method, Objective, PartitionSettings
 from hopstream.engine.settings import WorkOptions, WorkSettings
 
 _CUT = {f.name: f.metadata for f in fields(PartitionSettings)}
 _OF_THE_CUT = (
-    "method", "balance", "rng_seed", "imbalance", "num_threads", "passes", "recursive", "balance_ntypes",
-    "balance_edges", "balance_splits", "part_weights",
+    "method", "balance", "rng_seed", "imbalance", "num_threads", "passes", "recursive", "objective",
+    "balance_ntypes", "balance_edges", "balance_splits", "part_weights",
 )  # fmt: skip
 
 
@@ -36,6 +36,7 @@ class ReshardSettings(WorkSettings):
     num_threads: int = field(default=1, metadata=_CUT["num_threads"])
     passes: int = field(default=3, metadata=_CUT["passes"])
     recursive: bool = field(default=False, metadata=_CUT["recursive"])
+    objective: Objective = field(default="cut", metadata=_CUT["objective"])
     balance_ntypes: tuple[str, ...] = field(default=(), metadata=_CUT["balance_ntypes"])
     balance_edges: bool = field(default=False, metadata=_CUT["balance_edges"])
     balance_splits: bool = field(default=False, metadata=_CUT["balance_splits"])
@@ -72,6 +73,7 @@ class ReshardOptions(WorkOptions, total=False):
     num_threads: int
     passes: int
     recursive: bool
+    objective: Objective
     balance_ntypes: tuple[str, ...]
     balance_edges: bool
     balance_splits: bool

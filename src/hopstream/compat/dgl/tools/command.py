@@ -19,6 +19,7 @@ from hopstream.arrays import written_whole
 from hopstream.compat.dgl.binary import write_tensor_file
 from hopstream.compat.dgl.convert import dgl_names
 from hopstream.compat.dgl.dataset_parts import DatasetParts
+from hopstream.compat.dgl.graphbolt import NO_GRAPHBOLT, GraphBoltSettings
 from hopstream.compat.dgl.part_config import label_of
 from hopstream.compat.dgl.partition import write_part_files
 from hopstream.dataset.layout import open_dataset
@@ -29,20 +30,21 @@ JSON_STEM = "metadata"
 ORIG_NIDS, ORIG_EIDS = "orig_nids.dgl", "orig_eids.dgl"
 
 
-def write_dgl_parts(out: Path, graph_name: str) -> None:
+def write_dgl_parts(out: Path, graph_name: str, graphbolt: GraphBoltSettings = NO_GRAPHBOLT) -> None:
     """Write ``metadata.json`` and DGL's files of each part with halos of one hop, as DGL's pipeline does.
 
     Args:
         out: The dataset's folder, and the folder to write; see ``DatasetParts`` for its form. Parts are read one at a
             time.
         graph_name: The graph's name in the JSON file.
+        graphbolt: Whether to write GraphBolt's files too.
 
     Raises:
         SchemaError: The graph has text or rows of different lengths, or names that DGL's files cannot hold.
     """
     with tempfile.TemporaryDirectory(prefix=f".{JSON_STEM}-edges.", suffix=".partial", dir=out) as scratch:
         source = DatasetParts(open_dataset(out), Path(scratch))
-        write_part_files(source, out, JSON_STEM, part_method="file", graph_name=graph_name)
+        write_part_files(source, out, JSON_STEM, part_method="file", graph_name=graph_name, graphbolt=graphbolt)
 
 
 def remove_unfinished(out: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.checks import known_words
-from hopstream.compat.dgl.part_config import OPTIONS
+from hopstream.compat.dgl.graphbolt import GraphBoltSettings
 from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.partition import FORMATS
 from hopstream.compat.dgl.tools.command import (
@@ -40,6 +40,11 @@ from hopstream.transfer.place import place
 
 OF_MACHINES = ("master_port", "python_path", "ssh_port", "process_group_timeout")
 """Flags for how DGL reaches and starts its workers."""
+GRAPHBOLT = {
+    "use_graphbolt": "write GraphBolt's files too", "store_eids": "store numbers of edges in them",
+    "store_inner_node": "store in them whether the part owns each node",
+    "store_inner_edge": "store in them whether the part owns each edge",
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--log-level", default="INFO", choices=LOG_LEVELS, help="above INFO only errors are printed")
     for name in OF_MACHINES:
         flags.add_argument(f"--{name.replace('_', '-')}", help="has no effect: nothing is started over ssh")
-    for name in OPTIONS:
-        flags.add_argument(f"--{name.replace('_', '-')}", action="store_true", help="refused: GraphBolt's files")
+    for name, what in GRAPHBOLT.items():
+        flags.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=what)
     flags.add_argument("--graph-formats", help="formats that DGL makes of its graph files")
     flags.add_argument("--no-dgl-files", action="store_true", help="write only the dataset (not in DGL)")
     flags.add_argument("--workers", type=int, help="number of worker processes; 0 works in this process (not in DGL)")
@@ -67,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     _refuse(given)
+    graphbolt = GraphBoltSettings(**{name: getattr(given, name) for name in GRAPHBOLT})
     graph_name = None if given.no_dgl_files else _name_for_dgl(given)
     machines = () if given.ip_config is None else read_ip_config(given.ip_config)
 
@@ -87,7 +93,7 @@ def _run(given: argparse.Namespace) -> int:
     if machines:
         place(given.out_dir, [], ip_config=given.ip_config, settings=WorkerSettings(num_workers=0))
     if graph_name is not None:
-        write_dgl_parts(given.out_dir, graph_name)
+        write_dgl_parts(given.out_dir, graph_name, graphbolt)
     write_orig_ids(given.out_dir, nids=given.save_orig_nids, eids=given.save_orig_eids)
     if given.log_level in ("DEBUG", "INFO"):
         for part, (nodes, edges) in enumerate(zip(manifest.report.nodes, manifest.report.edges, strict=True)):
@@ -101,12 +107,8 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _refuse(given: argparse.Namespace) -> None:
-    for name in OPTIONS:
-        if getattr(given, name):
-            raise SettingsError(
-                f"--{name.replace('_', '-')} is given, and GraphBolt's files are not written; leave it out: loaders of "
-                "hopstream read the dataset's own files, and DGL's graphs come beside them"
-            )
+    if given.use_graphbolt and given.no_dgl_files:
+        raise SettingsError("--use-graphbolt is for DGL's files; leave it out, or leave out --no-dgl-files")
     if given.graph_formats is not None and given.no_dgl_files:
         raise SettingsError("--graph-formats is for DGL's files; leave it out, or leave out --no-dgl-files")
     unknown = [f for f in (given.graph_formats or "").split(",") if f not in ("", *FORMATS)]
