@@ -199,12 +199,12 @@ def test_a_closed_output_pipe_is_ignored(parts: Path):
 STOPPED = """
 import sys, time
 from hopstream.cli import main
-import hopstream.preparation.write as write
+import hopstream.preparation.part_columns as part_columns
 def stop(*_):
     print("here", flush=True)
     while True:  # a signal that comes before a call that waits for one would be waited for in vain
         time.sleep(0.05)
-write.split_nodes = stop
+part_columns.split_nodes = stop
 sys.exit(main(sys.argv[1:]))
 """
 
