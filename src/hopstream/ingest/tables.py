@@ -1,4 +1,4 @@
-"""Reads a graph in memory from CSV, Parquet and TFRecord tables.
+"""Reads a graph in memory from CSV, Parquet and TFRecord tables, and from tables in memory.
 
 Node tables are read first, once each; they define the key of every raw id. For node types without a table, an extra
 pass over the edges collects the raw ids. Then edges are read once, and their raw ids are looked up a few million at a
@@ -25,6 +25,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column
 from hopstream.ingest.raw_tables.files import Batch, Origin, read_batches
 from hopstream.ingest.raw_tables.metadata import (
+    Description,
     EdgeTableSpec,
     NodeTableSpec,
     TableFiles,
@@ -342,12 +343,14 @@ class TablesResult:
     num_repeated: Mapping[str, int]
 
 
-def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResult:
-    """Read a graph from CSV, Parquet and TFRecord tables.
+def read_tables(path: str | os.PathLike[str] | Description, settings: TableSettings | None = None) -> TablesResult:
+    """Read a graph from CSV, Parquet and TFRecord tables, or from tables in memory.
 
     Args:
         path: The file that describes the tables: JSON, or the ``.pbtxt`` of a unigraph. Paths of tables are relative
-            to its folder, or to ``settings.data_path``.
+            to its folder, or to ``settings.data_path``. Or a dict with the keys of the JSON file, in which ``table``
+            in place of ``files`` gives a table in memory: a DataFrame of pandas or Polars, an Arrow table, another
+            object with ``__arrow_c_stream__``, or a Ray Dataset. Its paths are relative to the current folder.
         settings: Settings of the reader; ``TableSettings()`` by default.
 
     Raises:
@@ -356,9 +359,9 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
             id that no node has. The message names the file and the line or row.
         SettingsError: ``settings.data_path`` is given, and ``path`` is not a unigraph's schema.
     """
-    path, settings = local_path(path), settings or TableSettings()
-    metadata = read_metadata(path, settings.data_path)
-    check_tables(metadata, keep_raw_ids=settings.keep_raw_ids, is_exempt=is_unigraph(path))
+    settings = settings or TableSettings()
+    metadata = read_metadata(path if isinstance(path, Mapping) else local_path(path), settings.data_path)
+    check_tables(metadata, keep_raw_ids=settings.keep_raw_ids, is_exempt=is_unigraph(metadata.path))
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}
     splits: dict[str, dict[str, IntArray]] = {}
