@@ -15,9 +15,9 @@ from hopstream.arrays import empty_column
 from hopstream.checks import known_names
 from hopstream.dataset.book import Entity
 from hopstream.dataset.layout import open_dataset
+from hopstream.dataset.raw_ids import id_feature_of
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.export.dataset_source import DatasetSource
-from hopstream.export.raw_ids import id_feature_of
 from hopstream.export.unigraph import TableRows, arrow_of_column
 from hopstream.ingest.chunked.memory import MemoryColumn
 from hopstream.ingest.chunked.sources import FeatureSource
@@ -31,7 +31,7 @@ def read_arrow(  # noqa: PLR0913  a dataset, a type, and what to read of it
     ends: tuple[str, str] = ("src", "dst"), ids: Mapping[str, str | None] | None = None,
     split: str | None = None, scratch: str | os.PathLike[str] | None = None,
 ) -> pa.RecordBatchReader:  # fmt: skip
-    """Read the nodes or edges of a type as Arrow record batches, in the order of their keys and in bounded memory.
+    """Read the nodes or edges of a type as Arrow record batches, in key order and bounded memory.
 
     Row n is the node or edge with key n. A column is a feature with the values that the graph was made of: numbers,
     ``large_string``, lists of fixed size, or ``large_list``. The batches go to any library that takes Arrow, for

@@ -27,11 +27,12 @@ import pyarrow.parquet as pq
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, empty_column, write_text
 from hopstream.checks import did_you_mean, known_names
 from hopstream.dataset.paths import MANIFEST, path_name
+from hopstream.dataset.raw_ids import can_be_ids
 from hopstream.engine.atomic_folder import open_work
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.export.dataset_source import chunked_of_dataset
-from hopstream.export.raw_ids import arrow_strings, can_be_ids
+from hopstream.export.raw_ids import arrow_strings
 from hopstream.export.settings import UnigraphSettings
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import is_chunked, open_chunked
