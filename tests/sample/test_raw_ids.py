@@ -119,6 +119,14 @@ def test_a_loader_gives_the_same_batches_for_raw_ids_and_for_keys(graph, parts):
     assert batches_of(by_name) == batches_of(hopstream.NeighborLoader(parts, seeds=("user", keys), **how))
 
 
+def test_servers_are_asked_for_raw_ids(graph, parts, server_pool):
+    names, dataset_id = names_of(graph), open_dataset(parts).manifest.dataset_id
+    with server_pool.serve_cluster(parts, dataset_id, [[0], [1, 2]]) as cluster:
+        assert find_keys(cluster, "user", [names[7], names[400]]).tolist() == [7, 400]
+        loader = hopstream.NeighborLoader(cluster, [2], seeds=("user", [names[9]]), batch_size=1, collate="numpy")
+        assert batches_of(loader)[0][0][:8] == np.int64(9).tobytes()
+
+
 @pytest.mark.parametrize("num_links", [2, 3, 10])
 def test_links_are_given_by_raw_ids(graph, parts, num_links):
     how = {"num_neighbors": [3], "batch_size": 4, "collate": "numpy", "neg_sampling": "binary"}
