@@ -149,7 +149,7 @@ def main() -> None:
         for memory in options.memory:
             given = least_of(verb, folder, out, options.workers) if memory == "least" else memory
             took, told = run_verb(verb, commands(folder, out, given, options.workers)[verb], out, folder)
-            if memory == "least" and took is None:  # a later step needs more, which is known when tables were read
+            if memory == "least" and took is None:  # a later step needs more, known only after tables are read
                 given = least_of(verb, folder, out, options.workers, given)
                 took, told = run_verb(verb, commands(folder, out, given, options.workers)[verb], out, folder)
             facts = {"verb": verb, "memory": memory, "bound_bytes": memory_bytes(given), "told_bytes": told}

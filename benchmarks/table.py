@@ -19,11 +19,12 @@ one run on {cores}, each case in a fresh process (peak memory is of the largest 
 {made}. Memory of the machine before and after: {dependent_read_ns} ns per dependent
 random read, {independent_read_ns} ns per independent one, {memcpy_gb_per_s} GB/s copied. The limit of a batch is one
 independent read per edge and one copy of its rows at those speeds, over the cores in use.
-While a case ran, other processes took at most {others} of the cores. Ratios travel between machines, absolutes do not;
+While a case ran, other processes took at most {others} of the cores. Other machines have similar ratios, not times;
 `make bench` measures yours."""
 
 WAYS_NOTE = """\
-The same run, graph, seeds and fan-out; one thread, the graph mapped, and random times and weights on all edges. Times
+The same run, graph, seeds and fan-out; one thread, the graph mapped, and random times and weights on all edges. Uniform
+sampling is slower than above, because the other ways take turns with it and evict its data from the caches. Times
 are per edge of the subgraphs, beside those of plain uniform sampling; of links per seed node, beside a loader of nodes
 that starts from the ends of the same links. Ways take turns, so that a slow spell of the machine hits all alike.
 A node of `labor`, and every node that an `induced` subgraph has found, has all of its edges read, which on a graph with
@@ -50,7 +51,10 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     (
         "gather",
         "gather rows of 400 bytes, 1 thread",
-        lambda f: f"{f['gb_per_s']:.1f} GB/s, {f['rows_per_s'] / 1e6:.0f} M rows/s",
+        lambda f: (
+            f"{f['gb_per_s']:.1f} GB/s, {f['rows_per_s'] / 1e6:.0f} M rows/s; `numpy.take`: "
+            f"{f['numpy_take_gb_per_s']:.1f} GB/s"
+        ),
     ),
     ("loader", "`NeighborLoader` to `Data`, 1 thread", lambda f: _loader(f)),
     ("loader-2-threads", "`NeighborLoader` to `Data`, 2 threads", lambda f: _loader(f)),

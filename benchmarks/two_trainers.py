@@ -55,7 +55,7 @@ from hopstream.stream.settings import SamplingLimits
 NUM_TRAINERS = 2
 NUM_WARMUPS, LOOK_AHEAD = 5, 24
 NUM_AHEAD = 50_000
-"""Measured number of remote ids of 16 batches without cached rows; their entries take memory of the cache too."""
+"""Remote ids without cached rows of 16 batches, measured; their index entries take memory of the cache too."""
 WAIT_S = 600.0
 
 

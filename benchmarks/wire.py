@@ -1,9 +1,9 @@
 """Measures small calls, long streams and one-seed batches over the network, with and without TLS.
 
 A small call requests the degree of one node; a stream fetches rows of 400 bytes in order. A one-seed batch starts from
-one node that has neighbors, is sampled when it is requested and not ahead, and comes as a ``Data`` with features; its
-servers hold one part each, and figures without servers are of the folder. Processor time is the sum of client and
-server.
+one node that has neighbors, is sampled when it is requested and not ahead, and comes as a ``Data`` with features. Every
+seed was requested once before, so its rows may be in the cache. Its servers hold one part each; figures without servers
+are of the folder. Processor time is the sum of client and server.
 """
 
 from __future__ import annotations

@@ -76,6 +76,12 @@ def sign_settings(
 def check_reference(_app: object, env: BuildEnvironment) -> None:
     """Fail if the reference lacks a public name."""
     found = {name for name, _, _, _, _, _ in env.get_domain("py").get_objects()}
+    for loader in ("NeighborLoader", "LinkNeighborLoader"):
+        methods = {
+            f"hopstream.load.{loader}.{name}" for name in ("state_dict", "load_state_dict", "set_epoch", "close")
+        }
+        if not methods <= found:
+            raise ExtensionError(f"docs/reference lacks {sorted(methods - found)}")
     modules = [name for name in hopstream.__all__ if name != "errors" and inspect.ismodule(getattr(hopstream, name))]
     public = {f"hopstream.{module}.{name}" for module in modules for name in getattr(hopstream, module).__all__}
     missing = sorted(public - found)

@@ -126,7 +126,7 @@ def wait_for(is_done: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Wait until a condition holds.
 
     Raises:
-        DemoError: It did not hold in time.
+        DemoError: The condition did not hold in time.
     """
     ends = time.monotonic() + timeout_s
     while not is_done():

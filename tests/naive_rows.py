@@ -1,4 +1,4 @@
-"""Slow answer for what is stored beside a node's edges."""
+"""Slow reference for data stored beside a node's edges."""
 
 from __future__ import annotations
 

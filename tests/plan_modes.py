@@ -29,7 +29,7 @@ REVERSES = {"reverse_types": {RATES: RATED}}
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to sample: options of ``plan_with``, and what else is asked.
+    """Sampling mode: options of ``plan_with`` and of the request.
 
     Attributes:
         options: Options of ``plan_with``.

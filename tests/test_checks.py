@@ -27,7 +27,7 @@ CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
         ("x", [], ""),
     ],
 )
-def test_the_closest_name_is_meant_if_it_is_close(name, known, wanted):
+def test_the_closest_name_is_suggested_if_similar(name, known, wanted):
     assert did_you_mean(name, known) == wanted
 
 

@@ -84,7 +84,7 @@ def test_import_brings_in_no_heavy_library():
     assert loaded == "[]"
 
 
-def test_what_makes_no_batches_of_pyg_does_not_wait_for_its_import(tmp_path: Path):
+def test_code_without_pyg_batches_does_not_import_pyg(tmp_path: Path):
     """The import of PyG takes seconds, and longer with Lightning; batches of arrays do not need it."""
     code = f"""
 import sys
@@ -109,7 +109,7 @@ def test_import_takes_less_than_a_third_of_a_second():
     assert min(float(run_python(code)) for _ in range(3)) < 0.3
 
 
-def test_only_the_doors_need_torch():
+def test_core_modules_do_not_need_torch():
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['torch_geometric'] = None\n"
         "import hopstream, hopstream.graph.graph, hopstream.dataset.book, hopstream.store.contract\n"

@@ -39,7 +39,7 @@ def source_files(*words: str) -> Iterator[tuple[Path, ast.Module]]:
             yield path.relative_to(SOURCE), ast.parse(text)
 
 
-def test_nobody_speaks_flight_or_grpc():
+def test_no_module_imports_flight_or_grpc():
     offenders = [
         f"{path} imports {module}"
         for path, tree in source_files("flight", "grpc")
@@ -61,7 +61,7 @@ def test_nothing_executable_is_read_or_written():
     assert offenders == []
 
 
-def test_every_module_says_in_one_line_what_it_does():
+def test_every_module_has_a_one_line_summary():
     offenders = []
     for path in sorted(SOURCE.rglob("*.py")):
         first = path.read_text().partition("\n")[0]
@@ -71,11 +71,11 @@ def test_every_module_says_in_one_line_what_it_does():
     assert offenders == []
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_modules_have_no_import_cycles():
     assert circles("hopstream") == []
 
 
-def test_a_circle_is_found_also_through_functions_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_import_cycles_are_found_through_functions_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     package = tmp_path / "planted"
     (package / "room").mkdir(parents=True)
     for name, text in {

@@ -71,7 +71,7 @@ def test_from_json_refuses(value):
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "tab\there", "nul\x00", "line\n", "x" * 201, "\ud800", 7, None])
-def test_bad_names_are_refused_wherever_they_stand(name):
+def test_bad_names_are_refused_everywhere(name):
     feature = FeatureSchema(dtype="int8")
     with pytest.raises(SchemaError):
         GraphSchema(nodes={name: {}}, edges={})
@@ -100,7 +100,7 @@ def test_row_bytes_and_text():
     assert str(FeatureSchema(dtype="string")) == "string"
 
 
-def test_lookups_name_what_is_known():
+def test_lookup_errors_list_known_names():
     schema = GraphSchema(nodes={NODE: {"x": FeatureSchema(dtype="int8")}}, edges={EDGE: {}})
     assert schema.feature(NODE, "x").dtype == "int8"
     with pytest.raises(UnknownNameError, match=r"unknown node type 'paper'; known: \['node'\]"):
@@ -114,7 +114,7 @@ def test_lookups_name_what_is_known():
     assert type_label(EDGE) == "node__to__node"
 
 
-def test_homogeneous_is_a_matter_of_names():
+def test_homogeneous_schemas_have_default_names():
     assert GraphSchema(nodes={NODE: {}}, edges={EDGE: {}}).is_homogeneous
     assert GraphSchema(nodes={NODE: {}}, edges={}).is_homogeneous
     assert not GraphSchema(nodes={"paper": {}}, edges={("paper", "cites", "paper"): {}}).is_homogeneous
@@ -138,7 +138,7 @@ def labelled(label_types: dict) -> GraphSchema:
     )
 
 
-def test_what_holds_labels_is_no_message_type():
+def test_label_types_are_not_message_types():
     schema = labelled({WILL: (RATES, RATED)})
     assert schema.message_types == (RATES, RATED, KNOWS)
     assert schema.holders_of(WILL) == ((RATES, False), (RATED, True))
@@ -147,7 +147,7 @@ def test_what_holds_labels_is_no_message_type():
     assert schema.holders_of(KNOWS) == ()
 
 
-def test_between_nodes_of_one_type_the_order_tells_links_from_reverses():
+def test_within_one_type_order_separates_links_from_reverses():
     back, will, more = ("user", "known_by", "user"), ("user", "will_know", "user"), ("user", "more", "user")
     edges = {t: {} for t in (KNOWS, back, will, more)}
     schema = GraphSchema(nodes={"user": {}}, edges=edges, label_types={will: (KNOWS, back), more: (will,)})
@@ -156,7 +156,7 @@ def test_between_nodes_of_one_type_the_order_tells_links_from_reverses():
     assert schema.holders_of(back) == ((will, True), (KNOWS, True), (more, True))
 
 
-def test_without_label_types_json_is_as_it_was_before_there_were_any():
+def test_without_label_types_json_has_the_old_form():
     value = labelled({}).to_json()
     assert "label_types" not in value
     assert GraphSchema.from_json(value).label_types == {}
@@ -164,12 +164,12 @@ def test_without_label_types_json_is_as_it_was_before_there_were_any():
 
 
 @pytest.mark.parametrize("taken_from", [(), [RATES], (RATES, RATES), (WILL,), (KNOWS,), RATES])
-def test_label_types_that_make_no_sense_are_refused(taken_from):
+def test_invalid_label_types_are_refused(taken_from):
     with pytest.raises((SchemaError, UnknownNameError)):
         labelled({WILL: taken_from})
 
 
-def test_label_types_that_are_not_there_are_refused():
+def test_unknown_label_types_are_refused():
     with pytest.raises(UnknownNameError, match="unknown edge type"):
         labelled({("user", "likes", "movie"): (RATES,)})
     for wrong in (5, [{"type": list(WILL)}], [{"type": list(WILL), "taken_from": 5}], {"a": 1}):

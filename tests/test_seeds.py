@@ -44,7 +44,7 @@ def run_tiny(folder: Path, *options: str) -> tuple[dict[str, dict[str, object]],
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}, done.stdout
 
 
-def test_seeds_are_those_of_every_run_or_follow_from_the_base_that_is_printed(tmp_path: Path) -> None:
+def test_seeds_are_fixed_or_follow_from_the_printed_base(tmp_path: Path) -> None:
     fixed, told = run_tiny(tmp_path)
     assert "--seed-base" not in told
     assert len({str(of_file[case]) for of_file in fixed.values() for case in ("a", "b")}) == 4

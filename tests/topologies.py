@@ -12,6 +12,7 @@ import numpy as np
 from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts
+from hopstream.store import open_graph
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
@@ -20,7 +21,8 @@ from hopstream.store.settings import StoreSettings
 from tests.processes import ServerPool
 
 YARDSTICK = "1 local part"
-TOPOLOGIES = ("3 local parts", "4 local parts", "4 servers", "1 part here, 3 asked")
+IN_MEMORY = "a graph in memory"
+TOPOLOGIES = ("3 local parts", "4 local parts", "4 servers", "1 part here, 3 asked", IN_MEMORY)
 NUM_THREADS = (1, 4)
 """Threads that make batches; the yardstick's are made inline."""
 
@@ -35,8 +37,9 @@ class Written:
 
 @dataclass(frozen=True)
 class Places:
-    """One graph in 1, 3 and 4 parts, and the servers of its 4 parts, in processes of their own."""
+    """One graph in memory and in 1, 3 and 4 parts, and the processes that serve its 4 parts."""
 
+    written: Written
     folders: Mapping[int, Path]
     locations: list[str]
     mapped: dict[int, LocalStore] = field(default_factory=dict)
@@ -45,6 +48,10 @@ class Places:
     @contextmanager
     def open(self, topology: str) -> Iterator[Store]:
         """The store of one topology; threads that ask servers end with the context."""
+        if topology == IN_MEMORY:
+            options = {name: self.written.options.get(name) for name in ("direction", "time_attr", "weight_attr")}
+            yield open_graph(self.written.graph, **{name: value for name, value in options.items() if value})
+            return
         if "local" in topology:
             num_parts = int(topology[0])
             if num_parts not in self.mapped:
@@ -63,7 +70,9 @@ def settled(root: Path, graphs: Mapping[str, Written], pool: ServerPool) -> Iter
     """Write graphs into a folder and serve them from four processes, until the context ends."""
     folders = {name: _write(written, root / name) for name, written in graphs.items()}
     with pool.serve([of[4] for of in folders.values()], [[0], [1], [2], [3]]) as locations:
-        yield {name: Places(of, found) for (name, of), found in zip(folders.items(), locations, strict=True)}
+        yield {
+            name: Places(graphs[name], of, found) for (name, of), found in zip(folders.items(), locations, strict=True)
+        }
 
 
 def _write(written: Written, root: Path) -> dict[int, Path]:

@@ -14,7 +14,7 @@ def make_movies() -> hopstream.Graph:
     """Draw ratings with times, split in the order of time.
 
     Every user likes one genre, and another one from some day on. Nine of ten ratings are of the genre that the user
-    likes at the time. Sampling needs edges that lead towards the seeds, so ratings are there in both directions.
+    likes at the time. Sampling needs edges that lead towards the seeds, so ratings are stored in both directions.
     """
     rng = np.random.default_rng(0)
     users, times = rng.integers(0, NUM_USERS, NUM_RATINGS), rng.integers(0, DAYS, NUM_RATINGS)

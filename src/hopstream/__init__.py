@@ -1,7 +1,7 @@
-"""Hopstream: the names of the main road, and its public modules.
+"""Hopstream: its most used names, and its public modules.
 
 ``__init__.pyi`` lists them; each is loaded on first use, so importing the package loads neither torch nor numba.
-``__version__`` is that of the installed distribution, which the build takes from the tag in version control.
+``__version__`` is the version of the installed distribution. The build takes it from the tag in version control.
 """
 
 from hopstream.public import public_names

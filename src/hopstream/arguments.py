@@ -23,15 +23,17 @@ FIELD = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def called_with(
-    record: Callable[P, R], other: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Callable[[R], T]], Callable[P, T]]:
+    record: Callable[P, R], other: Mapping[str, str] = MappingProxyType({}),
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[Callable[[R], T]], Callable[P, T]]:  # fmt: skip
     """Decorate a function that takes a record, so that it takes the fields of the record as arguments.
 
     Args:
         record: The dataclass of the arguments.
         other: Name of a refused option, for example one of another function, to a remedy for the message.
+        aliases: See ``Arguments``.
     """
-    arguments = Arguments(record, other)
+    arguments = Arguments(record, other, aliases)
 
     def decorate(function: Callable[[R], T]) -> Callable[P, T]:
         @wraps(function)
@@ -47,10 +49,19 @@ def called_with(
 class Arguments:
     """Reader of the arguments of a call into a record."""
 
-    def __init__(self, record: Callable[..., Any], other: Mapping[str, str]) -> None:
-        """Read into ``record``, a dataclass; ``other`` maps refused names to remedies."""
+    def __init__(
+        self, record: Callable[..., Any], other: Mapping[str, str], aliases: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Read into a record.
+
+        Args:
+            record: The dataclass of the arguments.
+            other: Name of a refused option to a remedy.
+            aliases: Another library's name of an option to its name here, or to "" if it has no effect here.
+        """
         self.record = record
         self._other = other
+        self._aliases = {name: own for name, own in aliases.items() if name not in other}
         signature = inspect.signature(record)
         known = [parameter for name, parameter in signature.parameters.items() if name not in other]
         self._signature = signature.replace(parameters=known, return_annotation=inspect.Signature.empty)
@@ -67,11 +78,31 @@ class Arguments:
             SettingsError: See ``refuse_unknown``.
             TypeError: See ``refuse_unknown``; or an argument is missing or given twice, or there are too many.
         """
+        options = self._renamed(door, options)
         refuse_unknown(door, options, self._signature.parameters, self._other)
         try:
             return dict(self._signature.bind(*args, **options).arguments)
         except TypeError as error:
             raise TypeError(f"{door}: {error}") from None
+
+    def _renamed(self, door: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options with aliases replaced.
+
+        Raises:
+            TypeError: An option and its alias are both given.
+        """
+        found: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        known = {"", *self._signature.parameters}
+        for given, value in options.items():
+            if given in self._other and value is None:
+                continue  # another library's default
+            name = given if given in known or self._aliases.get(given) not in known else self._aliases[given]
+            if name in found:
+                raise TypeError(f"{door}: {names[name]}= and {given}= are the same option; give one of them")
+            if name:
+                found[name], names[name] = value, given
+        return found
 
     def describe(self, function: Any, first: list[inspect.Parameter]) -> None:
         """Set a function's signature to the record's, and document the fields in its docstring."""

@@ -79,12 +79,18 @@ class RaggedArray:
         """Return the number of rows."""
         return len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> Any:
-        """Return one row: a ``str``, or an array of the row's elements.
+    def __repr__(self) -> str:
+        """Return the type and the number of rows."""
+        return f"RaggedArray({len(self)} rows of {'strings' if self.is_string else self.values.dtype})"
+
+    def __getitem__(self, row: int | slice) -> Any:
+        """Return one row, a ``str`` or an array of the row's elements; or a ``RaggedArray`` of a slice of rows.
 
         Raises:
             IdRangeError: ``row`` is outside 0..rows-1; negative indices are not supported.
         """
+        if isinstance(row, slice):
+            return self.take(np.arange(len(self))[row])
         row = operator.index(row)
         if not 0 <= row < len(self):
             raise IdRangeError(f"row {row} of a ragged column of {len(self)} rows")
@@ -515,7 +521,7 @@ def release_pages() -> None:
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of a ``.npy`` array; the file position is then that of the first value.
+    """Read the header of a ``.npy`` array, and leave the file position at the first value.
 
     Returns:
         Shape, whether the values are in Fortran order, and dtype.

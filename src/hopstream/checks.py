@@ -24,7 +24,7 @@ class Settings:
     __slots__ = ()
 
     def __new__(cls, *_: object, **given: object) -> Self:
-        """Refuse unknown fields with a suggestion, which the error of ``__init__`` would not have."""
+        """Refuse unknown fields with a suggestion, which the error of a dataclass's ``__init__`` lacks."""
         known = cls.field_names()
         for name in given:
             if name not in known:
@@ -79,7 +79,7 @@ def check_int(name: str, value: object, low: int, high: int) -> None:
     """Check that a setting is an ``int`` from ``low`` to ``high``; bools are refused.
 
     Raises:
-        SettingsError: It is not.
+        SettingsError: The setting is of another type or out of range.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SettingsError(f"{name} is {value!r}; it must be an integer from {low} to {high}")
@@ -89,7 +89,7 @@ def check_seconds(name: str, value: object) -> None:
     """Check that a setting is a finite number of seconds above 0.
 
     Raises:
-        SettingsError: It is not.
+        SettingsError: The setting is of another type or out of range.
     """
     if not is_number(value) or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
         raise SettingsError(f"{name} is {value!r}; it must be a number of seconds above 0")
@@ -99,7 +99,7 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Check that a setting is one of some words.
 
     Raises:
-        SettingsError: It is not.
+        SettingsError: The setting is no string, or another word.
     """
     if not isinstance(value, str) or value not in choices:
         meant = did_you_mean(value, choices)

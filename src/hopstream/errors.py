@@ -56,7 +56,7 @@ class MissingDependencyError(HopstreamError, ImportError):
 
 
 class EngineError(HopstreamError, RuntimeError):
-    """A task failed with an error that this module has no class for, or an engine could not run it."""
+    """A task failed with an error that this module has no class for, or an engine could not run the task."""
 
 
 class WorkerLost(EngineError):

@@ -85,6 +85,16 @@ class FeatureSchema:
         return not (self.is_ragged or self.is_string)
 
     @property
+    def can_be_times(self) -> bool:
+        """Whether rows hold one integer each."""
+        return self.is_fixed_width and not self.shape and self.numpy_dtype.kind in "iu"
+
+    @property
+    def can_be_weights(self) -> bool:
+        """Whether rows hold one real number each, as a scalar or as an array of shape [1]."""
+        return self.is_fixed_width and self.shape in ((), (1,)) and self.numpy_dtype.kind in "iuf"
+
+    @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of the stored values; strings are stored as UTF-8 bytes."""
         return np.dtype("uint8" if self.is_string else self.dtype)
@@ -328,7 +338,7 @@ class GraphSchema:
 def timed_edge_types(schema: GraphSchema, time_attr: str | None, direction: Direction) -> tuple[EdgeType, ...]:
     """List the edge types whose edges have a time.
 
-    It is the edge's own time, the time of the neighbour that the edge leads to, or the later of both.
+    The time of an edge is its own, the time of the neighbour that the edge leads to, or the later of both.
     """
     if time_attr is None:
         return ()

@@ -45,7 +45,7 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     is_collapsed = is_broken_uri(text)
     if not is_collapsed and not is_uri(text):
         return Path(given)
-    slashes = ":///" if text.lower().startswith(("file:", "unix:")) else "://"  # these two have an absolute path
+    slashes = ":///" if text.lower().startswith(("file:", "unix:")) else "://"  # URIs of these two schemes have no host
     uri = text.replace(":/", slashes, 1) if is_collapsed else text
     scheme, _, rest = uri.partition("://")
     shown = shown_uri(uri)

@@ -82,7 +82,7 @@ def test_tiny_types_do_not_all_go_to_one_part():
     assert len({int(owner[0]) for owner in owners.values()}) == 8
 
 
-def test_hash_does_not_depend_on_how_many_nodes_there_are():
+def test_hash_does_not_depend_on_the_number_of_nodes():
     chosen = PartitionSettings(num_parts=7)
     assert hash_owners("t", 1000, chosen)[:10].tolist() == hash_owners("t", 10, chosen).tolist()
     assert hash_owners("u", 10, chosen).tolist() != hash_owners("t", 10, chosen).tolist()

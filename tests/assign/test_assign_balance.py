@@ -35,7 +35,7 @@ def shares_of(owner, is_member, num_parts=4) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", [*EDGE_METHODS, "random"])
-def test_everything_that_is_asked_is_even(lopsided: Graph, method):
+def test_all_requested_quantities_are_balanced(lopsided: Graph, method):
     plain = assign_nodes(lopsided, PartitionSettings(num_parts=4, method=method))
     chosen = PartitionSettings(
         num_parts=4, method=method, balance_ntypes=("node=kind",), balance_edges=True, balance_splits=True
@@ -134,7 +134,7 @@ def test_few_nodes_and_many_constraints(seed, num_nodes, num_parts, method):
         ),
     ],
 )
-def test_what_cannot_be_even_is_refused(lopsided: Graph, monkeypatch, rng, options, error, message):
+def test_impossible_balance_is_refused(lopsided: Graph, monkeypatch, rng, options, error, message):
     monkeypatch.setattr("hopstream.assign.balance.MAX_CLASSES", 2)
     features = {"x": rng.random((4000, 4)), "far": np.arange(4000)}
     graph = Graph(nodes={NODE: NodeTable(num_nodes=4000, features=features)})
@@ -142,7 +142,7 @@ def test_what_cannot_be_even_is_refused(lopsided: Graph, monkeypatch, rng, optio
         assign_nodes(graph, PartitionSettings(num_parts=2, method="random", **options))
 
 
-def test_methods_that_cannot_say_so(lopsided: Graph):
+def test_methods_without_balancing_refuse_balance_options(lopsided: Graph):
     for method in ("hash", "file"):
         with pytest.raises(SettingsError, match=f"method '{method}' .*; choose another method"):
             PartitionSettings(num_parts=2, method=method, balance_edges=True)
@@ -155,7 +155,7 @@ def test_methods_that_cannot_say_so(lopsided: Graph):
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 9)), min_size=1, max_size=8), st.floats(0, 1))
-def test_shares_are_as_the_weights_but_for_full_parts(parts: list[tuple[int, int]], fraction: float):
+def test_shares_follow_weights_until_parts_are_full(parts: list[tuple[int, int]], fraction: float):
     room, weights = np.array(parts, np.float64).T
     shares = even_shares(room, fraction * room.sum(), weights)
     assert shares.sum() == pytest.approx(fraction * room.sum(), abs=1e-6)

@@ -44,7 +44,7 @@ def test_streams_cut_less_than_chance_on_graphs_with_hubs(method):
 
 
 @pytest.mark.parametrize("method", STREAMS)
-def test_memory_and_blocks_do_not_decide_and_the_seed_does(communities: Graph, method, tmp_path):
+def test_result_depends_on_seed_not_on_memory_or_blocks(communities: Graph, method, tmp_path):
     def parts(rng_seed: int = 1, memory_bytes: int = 1 << 30, graph=communities) -> list[int]:
         chosen = PartitionSettings(num_parts=5, method=method, rng_seed=rng_seed, balance_splits=True)
         return assign_nodes(graph, chosen, memory_bytes=memory_bytes, scratch=tmp_path).owners[NODE].tolist()
@@ -82,7 +82,7 @@ def generated(num_nodes: int, num_edges: int, block_edges: int) -> SimpleNamespa
 
 
 @pytest.mark.parametrize("method", STREAMS)
-def test_memory_is_for_nodes_and_not_for_edges(method, tmp_path):
+def test_memory_grows_with_nodes_not_with_edges(method, tmp_path):
     """48 MB of edges in both directions are assigned with 4 MB for edges and 100 bytes for each node."""
     num_nodes, num_edges, block_edges, given = 20_000, 3_000_000, 20_000, 4 << 20
     chosen = PartitionSettings(num_parts=4, method=method)

@@ -81,7 +81,7 @@ def test_files_have_no_name_and_end_with_their_graph(tmp_path, rng):
     assert num_open_files() == open_before
 
 
-def test_memory_is_bounded_by_what_was_given(rng, tmp_path):
+def test_memory_stays_within_the_given_bound(rng, tmp_path):
     """64 MB of edges in both directions, with 4 MB to hold them."""
     num_nodes, num_edges, block_edges, given = 10_000, 4_000_000, 50_000, 4 << 20
     ends = rng.integers(0, num_nodes, (2, block_edges))

@@ -23,7 +23,7 @@ def flat(rng):
     return adjacency_of(community_graph(rng, 300, 2000))
 
 
-def test_kaminpar_reads_what_was_written(tmp_path, rng, flat):
+def test_kaminpar_reads_the_written_file(tmp_path, rng, flat):
     weights = rng.integers(1, 1 << 40, len(flat.connected()))
     with (tmp_path / "graph.parhip").open("wb") as file:
         write_parhip(file, flat, weights)
@@ -37,7 +37,7 @@ def test_kaminpar_reads_what_was_written(tmp_path, rng, flat):
         assert graph.neighbors(node) == [(compact[v], 1) for v in row.tolist()]
 
 
-def test_a_full_disk_is_called_so(flat):
+def test_a_full_disk_is_reported(flat):
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OSError, match="No space left") as caught:
         write_parhip(full, flat, np.ones(len(flat.connected()), np.int64))
     assert caught.value.errno == errno.ENOSPC
@@ -61,7 +61,7 @@ def test_the_seed_decides(flat, tmp_path, method):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_metis_cuts_in_two_again_and_again_only_if_asked(flat):
+def test_metis_bisects_recursively_only_if_requested(flat):
     weights = np.ones(len(flat.connected()), np.int64)
     at_once, in_twos = (
         cut_with_metis(flat, weights, PartitionSettings(num_parts=4, method="metis", recursive=asked)).tolist()
@@ -84,7 +84,7 @@ def test_a_missing_library_is_named(flat, monkeypatch):
         cut_with_metis(flat, weights, chosen)
 
 
-def test_a_32_bit_kaminpar_is_refused_before_it_ends_the_process(flat, monkeypatch):
+def test_a_32_bit_kaminpar_is_refused_before_it_crashes(flat, monkeypatch):
     monkeypatch.setattr(kaminpar, "__64bit__", False)
     with pytest.raises(SettingsError, match="64-bit"):
         cut_with_kaminpar(flat, np.ones(len(flat.connected()), np.int64), PartitionSettings(num_parts=2), None)

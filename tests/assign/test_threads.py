@@ -27,7 +27,7 @@ def test_results_come_in_order_and_few_items_are_held(num_threads: int):
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_the_first_items_error_is_raised_and_nothing_goes_on(num_threads: int):
+def test_first_error_is_raised_and_work_stops(num_threads: int):
     done: list[int] = []
 
     def work(item: int) -> None:

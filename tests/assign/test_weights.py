@@ -38,7 +38,7 @@ def stored_bytes(part) -> int:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=typed_graphs())
 @pytest.mark.parametrize("keep_edge_keys", [True, False])
-def test_bytes_are_those_that_are_written(tmp_path, graph: Graph, keep_edge_keys: bool):
+def test_byte_weights_equal_written_bytes(tmp_path, graph: Graph, keep_edge_keys: bool):
     chosen = PartitionSettings(num_parts=3, method="hash", direction="both", keep_edge_keys=keep_edge_keys)
     write_parts(graph, tmp_path, settings=chosen, overwrite=True)
     weights = node_weights(graph, chosen)
@@ -50,7 +50,7 @@ def test_bytes_are_those_that_are_written(tmp_path, graph: Graph, keep_edge_keys
 
 @pytest.mark.parametrize("timed", [("user",), (RATES, KNOWS), ("movie", RATES)])
 @pytest.mark.parametrize("neighbor_keys", [True, False])
-def test_times_weights_and_keys_of_neighbors_weigh_what_is_written(tmp_path, rng, timed, neighbor_keys):
+def test_times_weights_and_neighbor_keys_count_their_written_bytes(tmp_path, rng, timed, neighbor_keys):
     graph = timed_graph(rng, timed=timed)
     chosen = PartitionSettings(
         num_parts=3,

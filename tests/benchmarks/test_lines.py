@@ -21,7 +21,7 @@ def f(a,
 '''
 
 
-def test_comments_docstrings_and_blanks_are_no_code() -> None:
+def test_comments_docstrings_and_blanks_do_not_count() -> None:
     assert num_code_lines(TEXT) == 5
     lines, files = count([("src/hopstream/load/a.py", TEXT), ("src/hopstream/uris.py", "x = 1\n"), ("tests/a.py", "")])
     assert lines == {"src/load": 5, "src/uris": 1, "tests": 0}

@@ -31,7 +31,7 @@ def test_no_choice_of_rows_has_more_hits(rng: np.random.Generator, num_rows: int
         assert len(hits) == len(batches) and hits.sum() == most_hits(batches, num_rows)
 
 
-def test_hits_are_told_by_batch() -> None:
+def test_hits_are_counted_per_batch() -> None:
     batches = [np.array(ids) for ids in ([1, 2, 3], [3, 1], [4], [2, 1, 4])]
     assert best_hits(batches, 9).tolist() == [0, 2, 0, 3]
     assert best_hits(batches, 2).tolist() == [0, 2, 0, 2]

@@ -50,7 +50,7 @@ def test_every_case_runs_and_reports_positive_figures(options: Options, name: st
 
 @pytest.mark.bench
 @pytest.mark.parametrize("num_warmups", [0, 3])
-def test_a_cache_that_holds_all_rows_saves_as_many_as_the_best(options: Options, num_warmups: int):
+def test_a_cache_for_all_rows_reaches_the_optimum(options: Options, num_warmups: int):
     words = ["-m", "benchmarks.two_trainers", "--cache=0.5", "--optimum", f"--warmups={num_warmups}"]
     figures = run_case([*words, *options.to_arguments()], timeout_s=100)["figures"]
     assert 0 < figures["saved_rows"] == figures["best_saved_rows"] <= 1
@@ -62,7 +62,7 @@ def test_the_data_are_prepared_before_anything_is_measured(options: Options):
     assert not is_prepared(replace(options, scale=8))
 
 
-def test_a_failing_case_says_what_it_said(tmp_path: Path):
+def test_error_of_a_failed_case_includes_its_output(tmp_path: Path):
     with pytest.raises(RuntimeError, match=r"(?s)failed with 1:.*is missing"):
         run_case(["-m", "benchmarks.sampling", "--scale=3", f"--data={tmp_path}"], timeout_s=100)
 
@@ -161,7 +161,7 @@ def test_a_sheet_compares_every_figure_of_a_case_with_another_revision(options: 
     assert all(len(values) == 2 and min(values) > 0 for of_case in ratios.values() for values in of_case.values())
 
 
-def test_a_sheet_knows_which_figures_are_better_when_they_are_less():
+def test_a_sheet_marks_figures_for_which_less_is_better():
     record = {"figures": {"edges_per_s": 2, "write_s": 3, "ratio": 4, "edges_per_batch": 5}, "peak_rss_bytes": 6}
     assert sheet.figures_of(record) == {"edges_per_s": 2, "write_s": 3, "peak_rss_bytes": 6}
     assert sheet.is_rate("edges_per_s")

@@ -71,7 +71,7 @@ def test_the_same_rows_are_not_added_twice_by_mistake(places, tmp_path, capsys):
     assert main(["append", str(dataset), str(delta)]) == 0  # other edges
 
 
-def test_what_is_refused(places, capsys):
+def test_bad_input_is_refused(places, capsys):
     dataset, delta, _ = places
     (delta / "edges/to.csv").write_text("64 0\n1 66\n1 65\n")
     assert main(["append", str(dataset), str(delta)]) == 2

@@ -38,7 +38,7 @@ def test_a_dataset_and_chunks_are_assigned_alike_and_partition_reads_it(sources,
     assert sorted(open_dataset(folder / "cut").manifest.report.nodes)[2] > 256 / 3
 
 
-def test_stages_are_shown_as_they_go(sources, monkeypatch):
+def test_stages_are_shown_while_they_run(sources, monkeypatch):
     _, folder = sources
     told: list[str] = []
 
@@ -79,14 +79,14 @@ def test_facts_are_json(sources, capsys):
         ),
     ],
 )
-def test_what_cannot_be_is_the_users_fault(sources, capsys, options, message):
+def test_bad_options_are_usage_errors(sources, capsys, options, message):
     _, folder = sources
     assert main(["assign", str(folder / "chunks"), "--out", str(folder / "out"), "--parts", "2", *options]) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "out").exists()
 
 
-def test_the_number_of_parts_is_to_be_said(sources, capsys):
+def test_the_number_of_parts_is_required(sources, capsys):
     _, folder = sources
     assert main(["assign", str(folder / "chunks"), "--out", str(folder / "out"), "--method", "hash"]) == 2
     assert capsys.readouterr().err == "error: Missing option '--parts'; see hopstream assign --help\n"
@@ -94,7 +94,7 @@ def test_the_number_of_parts_is_to_be_said(sources, capsys):
 
 
 @pytest.mark.parametrize("source", ["set", "chunks", "chunks/metadata.json"])
-def test_parts_are_not_written_into_what_is_read(sources, capsys, source):
+def test_parts_are_not_written_into_the_source(sources, capsys, source):
     _, folder = sources
     inside = folder / source.split("/")[0] / "owners"
     assert main(["assign", str(folder / source), *ASKED, "--out", str(inside)]) == 2

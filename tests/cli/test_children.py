@@ -33,7 +33,7 @@ def wait_until(children: Children, is_done: Callable[[], bool]) -> list[Child]:
     return ended
 
 
-def test_what_a_child_says_is_kept():
+def test_output_of_a_child_is_kept():
     with Children(grace_s=DEADLINE_S) as children:
         child = start(children, SAY + WAIT)
         wait_until(children, lambda: len(child.lines) == 2 and len(child.errors) == 1)
@@ -45,7 +45,7 @@ def test_what_a_child_says_is_kept():
 @pytest.mark.parametrize(
     ("ending", "text"), [("sys.exit(3)", "ended with exit status 3"), ("import os; os.kill(os.getpid(), 9)", "SIGKILL")]
 )
-def test_an_end_is_told_with_the_last_words(ending: str, text: str):
+def test_ending_text_includes_the_last_error_lines(ending: str, text: str):
     with Children(grace_s=DEADLINE_S) as children:
         child = start(children, SAY + ending)
         assert wait_until(children, lambda: child.has_ended) == [child]
@@ -53,7 +53,7 @@ def test_an_end_is_told_with_the_last_words(ending: str, text: str):
         assert children.wait(0) == [] and children.stop() == []
 
 
-def test_only_the_last_words_are_kept():
+def test_only_the_last_error_lines_are_kept():
     with Children(grace_s=DEADLINE_S) as children:
         child = start(children, "import sys\nfor i in range(100): print(i, file=sys.stderr)\nprint('end', end='')")
         wait_until(children, lambda: child.has_ended)
@@ -61,7 +61,7 @@ def test_only_the_last_words_are_kept():
         assert child.lines == ["end"]
 
 
-def test_a_stubborn_child_is_killed():
+def test_a_child_that_ignores_sigterm_is_killed():
     with Children(grace_s=0.2) as children:
         child = start(children, STUBBORN + WAIT)
         wait_until(children, lambda: bool(child.lines))
@@ -81,7 +81,7 @@ def test_a_second_request_kills_at_once():
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_a_signal_wakes_who_waits():
+def test_a_signal_wakes_wait():
     with Children(grace_s=DEADLINE_S) as children, stop_signals(children) as signals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(os.getpid(), number)

@@ -81,7 +81,7 @@ BOUNDED = ("partition", "--parts", "2", "--memory", "1G")
         (BOUNDED, ("--ignore", "all"), ".npz files"),
     ],
 )
-def test_flags_for_what_is_no_table(run_command, tables: Path, tmp_path: Path, verb, flags, kind):
+def test_flags_of_other_sources_are_refused_for_tables(run_command, tables: Path, tmp_path: Path, verb, flags, kind):
     result = run_command(*verb, tables, "--out", tmp_path / "c", "--on-dangling", "drop", *flags)
     assert result.status == 2 and f"error: {flags[0]} is only for {kind};" in result.err
     assert not (tmp_path / "c").exists()
@@ -103,7 +103,7 @@ def test_bad_flags(run_command, npz: Path, tmp_path: Path, flags, message):
     assert not (tmp_path / "c").exists()
 
 
-def test_what_is_there_is_kept(run_command, npz: Path, tmp_path: Path):
+def test_the_source_is_not_overwritten(run_command, npz: Path, tmp_path: Path):
     result = run_command("chunk", npz, "--out", tmp_path)
     assert result.status == 2 and f"--out is {tmp_path}, which holds {npz}, the source" in result.err
     run_command("ingest", npz, "--out", tmp_path / "d")

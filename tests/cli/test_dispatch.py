@@ -47,7 +47,7 @@ def test_json(tmp_path, words, capsys):
     assert not hopstream.open_dataset(tmp_path / "out").manifest.has_edge_keys
 
 
-def test_what_was_done_before_is_said(tmp_path, words, capsys, monkeypatch):
+def test_resume_reports_tasks_done_before(tmp_path, words, capsys, monkeypatch):
     def stop(*_: object) -> None:
         raise OSError(28, "no space left on device", str(tmp_path))
 
@@ -59,7 +59,7 @@ def test_what_was_done_before_is_said(tmp_path, words, capsys, monkeypatch):
     assert "resume  dispatch 4 tasks done before" in capsys.readouterr().out
 
 
-def test_what_is_refused(tmp_path, words, capsys):
+def test_bad_options_are_refused(tmp_path, words, capsys):
     for more, message in [
         (["--memory", "10MB"], "one process needs at least 240.0 MB: give more memory"),
         (["--memory", "much"], "--memory is 'much'"),

@@ -48,7 +48,7 @@ def socket_folder(made: Doors) -> Path:
     return Path(location.removeprefix("unix://")).parent
 
 
-def test_sockets_lie_in_a_folder_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_sockets_are_in_a_folder_private_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     runtime = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     try:
@@ -63,7 +63,7 @@ def test_sockets_lie_in_a_folder_of_this_user_alone(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["relative", "missing", "long", "comma", "locked"])
-def test_a_folder_that_cannot_hold_sockets_is_passed_over(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_folders_that_cannot_hold_sockets_are_skipped(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     parent = {
         "relative": "run", "missing": str(tmp_path / "none"), "long": str(tmp_path / ("x" * MAX_SOCKET_PATH)),
         "comma": str(tmp_path / "a,b"), "locked": "/proc",
@@ -97,7 +97,7 @@ def test_a_token_is_made_for_ports(tmp_path: Path):
     assert len(tokens) == 2
 
 
-def test_a_token_that_was_made_is_no_damage_of_the_dataset(run_command, parts: Path):
+def test_a_generated_token_file_does_not_fail_verification(run_command, parts: Path):
     with Doors(parts / "cluster.json", has_sockets=False, token_file=None, asks_token=True):
         assert run_command("verify", parts).status == 0
         (parts / "mine.token").touch()
@@ -106,7 +106,7 @@ def test_a_token_that_was_made_is_no_damage_of_the_dataset(run_command, parts: P
         assert "cluster.json." not in result.out
 
 
-def test_other_tokens_stand_in_for_the_made_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_given_tokens_replace_the_generated_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "beside").write_text("s3cret")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/token").write_text("s3cret")
@@ -125,7 +125,7 @@ def test_other_tokens_stand_in_for_the_made_one(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "beside").exists() and (tmp_path / "other/token").exists()
 
 
-def test_what_a_killed_command_left_is_removed_and_nothing_else(tmp_path: Path):
+def test_leftovers_of_a_killed_command_are_removed_and_nothing_else(tmp_path: Path):
     path = tmp_path / "c.json"
     for name in ("c.json.0a1b2c3d.token", "mine.token", "c.json.notes"):
         (tmp_path / name).write_text("x")
@@ -196,7 +196,7 @@ def test_by_default_at_sockets(processes, run_command, parts: Path):
 
 
 @pytest.mark.slow
-def test_at_ports_whoever_can_read_the_token_file_is_let_in_without_a_flag(processes, run_command, parts: Path):
+def test_at_ports_readers_of_the_token_file_need_no_flag(processes, run_command, parts: Path):
     before = set(parts.iterdir())
     up, ready = start(processes, parts, "--bind", "tcp")
     path, token = parts / "cluster.json", Path(ready["token_file"])
@@ -237,7 +237,7 @@ def _words_of_children(pid: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_without_a_token_everyone_on_the_machine_is_let_in(processes, parts: Path):
+def test_without_a_token_all_local_users_are_admitted(processes, parts: Path):
     environment = {TOKEN_VARIABLE: "ignored"}
     up, ready = start(processes, parts, "--bind", "tcp", "--no-token", environment=environment)
     cluster = read_cluster(parts / "cluster.json")
@@ -272,7 +272,7 @@ def test_a_table_of_tokens(processes, run_command, parts: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_after_a_kill_nothing_stays_that_the_next_run_does_not_remove(processes, parts: Path):
+def test_the_next_run_removes_leftovers_of_a_killed_run(processes, parts: Path):
     before = set(parts.iterdir())
     up, ready = start(processes, parts, "--bind", "tcp")
     os.kill(up.process.pid, signal.SIGKILL)
@@ -289,7 +289,7 @@ def test_after_a_kill_nothing_stays_that_the_next_run_does_not_remove(processes,
     assert set(parts.iterdir()) == before
 
 
-def test_a_socket_that_somebody_listens_at_is_running(run_command, parts: Path, tmp_path: Path):
+def test_a_socket_with_a_listener_counts_as_running(run_command, parts: Path, tmp_path: Path):
     where = Path(tempfile.mkdtemp(dir="/tmp"))
     location = f"unix://{where / 's'}"
     (parts / "cluster.json").write_text(

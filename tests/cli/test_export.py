@@ -85,7 +85,7 @@ def test_the_sampler_on_beam(run_command: RunCommand, world: Path):
         (("--split", "test"), "error: node type 'author' has no split 'test'"),
     ],
 )
-def test_what_is_refused(run_command: RunCommand, world: Path, more: tuple[object, ...], message: str):
+def test_bad_options_are_refused(run_command: RunCommand, world: Path, more: tuple[object, ...], message: str):
     result = run_command(*words_of(world, *more))
     assert result.status == 2 and result.err.startswith(message), result.err
 
@@ -132,7 +132,7 @@ def test_an_unknown_seed(run_command: RunCommand, world: Path):
         (("--gcs_bucket", "x"), "error: No such option: --gcs_bucket"),
     ],
 )
-def test_flags_of_the_sampler_that_mean_nothing(run_command: RunCommand, world: Path, more, message: str):
+def test_sampler_flags_without_effect_are_refused(run_command: RunCommand, world: Path, more, message: str):
     result = run_command(*sampler_words(world, *more))
     assert result.status == 2 and result.err.startswith(message), result.err
     assert not (world / "same").exists()

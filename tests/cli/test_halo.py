@@ -48,7 +48,7 @@ def test_json(root, capsys):
     assert parts[-1]["remote_rows"] == pytest.approx(sum(part["remote_rows"] for part in parts[:-1]), abs=0.01)
 
 
-def test_savings_that_nobody_asked_for(root, capsys):
+def test_no_savings_skips_the_estimate(root, capsys):
     words = ["halo", str(root), "--features", "node:x", "--memory", "500MB", "--no-savings"]
     assert main(words) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["plan", "halo"]
@@ -94,7 +94,7 @@ def test_with_partition_and_dispatch(graph, root, tmp_path, capsys):
     assert (halo.hops, halo.budget_bytes, dict(halo.features)) == (0, 1000, {"node": ("x", "y")})
 
 
-def test_what_is_refused(root, tmp_path, capsys):
+def test_bad_options_are_refused(root, tmp_path, capsys):
     for more, message in [
         (["--hops", "-1"], "--hops is -1"),
         (["--fanouts", "many"], "--fanouts is 'many'"),

@@ -64,7 +64,7 @@ def test_npz(run_command, npz: Path, tmp_path: Path):
         np.testing.assert_array_equal(graph.nodes[NODE].features["x"], arrays["node/x"])
 
 
-def test_names_are_no_markup(run_command, odd_graph: Graph, tmp_path: Path):
+def test_names_are_not_markup(run_command, odd_graph: Graph, tmp_path: Path):
     write_npz(odd_graph, tmp_path / "g.npz")
     result = run_command("ingest", tmp_path / "g.npz", "--out", tmp_path / "d")
     assert result.status == 0 and "[red]x float32[rows, 2]" in result.out
@@ -109,7 +109,7 @@ def test_a_dangling_edge_is_named(run_command, tables: Path, tmp_path: Path):
     assert run_command("ingest", tables, "--out", tmp_path / "d", "--on-dangling", "hide").status == 2
 
 
-def test_a_table_that_is_not_what_the_json_says(run_command, tables: Path, tmp_path: Path):
+def test_a_table_without_a_declared_column_is_refused(run_command, tables: Path, tmp_path: Path):
     metadata = json.loads((tables / "metadata.json").read_text())
     metadata["nodes"]["paper"]["features"] = ["height"]
     (tables / "metadata.json").write_text(json.dumps(metadata))

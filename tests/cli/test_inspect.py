@@ -92,7 +92,7 @@ def test_verify(run_command, parts: Path):
     assert result.status == 2 and "feat.npy has crc32c" in result.err
 
 
-def test_a_cluster_file_that_makes_no_sense(run_command, parts: Path, tmp_path: Path):
+def test_an_invalid_cluster_file_is_refused(run_command, parts: Path, tmp_path: Path):
     (tmp_path / "cluster.json").write_text('{"format": 1}')
     result = run_command("inspect", tmp_path / "cluster.json")
     assert result.status == 2 and "is not a cluster file" in result.err
@@ -159,7 +159,7 @@ def test_json_of_times_weights_and_links(run_command, rng, tmp_path: Path):
     assert knows["splits"] == {} and likes["splits"] == {"none": 0}
 
 
-def test_servers_tell_of_splits_of_edges_what_files_tell(run_command, rng, tmp_path: Path, server_pool: ServerPool):
+def test_servers_and_files_report_the_same_edge_splits(run_command, rng, tmp_path: Path, server_pool: ServerPool):
     manifest = write_parts(timed_graph(rng), tmp_path / "d", num_parts=2, **TIMED)
     with server_pool.serve_cluster(tmp_path / "d", manifest.dataset_id, [[0], [1]]) as cluster:
         served = run_command("inspect", cluster, "--json")

@@ -24,7 +24,7 @@ def logged(settings: LogSettings, capsys: pytest.CaptureFixture[str]) -> list[st
     return capsys.readouterr().err.splitlines()
 
 
-def test_text_of_clients_is_shown_without_control_characters_and_never_as_a_record(capsys: pytest.CaptureFixture[str]):
+def test_client_text_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]):
     lines = logged(LogSettings(), capsys)
     assert lines[:2] == ["WARNING: channel of rank 0?[2J", "  ERROR: forged was left"]
     assert lines[2] == "ERROR: a request failed" and lines[3] == "  Traceback (most recent call last):"
@@ -32,7 +32,7 @@ def test_text_of_clients_is_shown_without_control_characters_and_never_as_a_reco
     assert "\x1b" not in "".join(lines)
 
 
-def test_objects_hold_it_escaped(capsys: pytest.CaptureFixture[str]):
+def test_json_logs_escape_client_text(capsys: pytest.CaptureFixture[str]):
     first, second = logged(LogSettings(log_json=True), capsys)
     assert "\x1b" not in first + second
     assert json.loads(first)["message"] == f"channel of {BAD} was left"

@@ -120,7 +120,7 @@ def test_bad_options_are_the_users_fault(run_command, arguments: tuple[str, ...]
 
 
 @pytest.mark.parametrize("verb", ["inspect", "serve", "up"])
-def test_a_folder_that_is_no_dataset_is_the_users_fault(run_command, tmp_path: Path, verb: str):
+def test_a_folder_without_a_dataset_is_a_usage_error(run_command, tmp_path: Path, verb: str):
     for path in (tmp_path, tmp_path / "missing"):
         result = run_command(verb, path)
         assert result.status == 2 and f"{path} is not a dataset" in result.err, result.err
@@ -169,7 +169,7 @@ def test_a_missing_cluster_file_is_not_taken_for_a_dataset(run_command, tmp_path
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
-def test_whose_fault_it_is(
+def test_exit_status_separates_usage_errors_from_failures(
     run_command, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, message: str
 ):
     def fail(*_: object) -> None:
@@ -180,14 +180,14 @@ def test_whose_fault_it_is(
     assert result.status == status and result.err.startswith(message)
 
 
-def test_a_mistake_of_ours_shows_where_it_was_made(run_command, monkeypatch: pytest.MonkeyPatch):
+def test_internal_errors_show_a_traceback(run_command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hopstream.dataset.layout.open_dataset", lambda _: 1 / 0)
     result = run_command("inspect", ".")
     assert result.status == 1
     assert "Traceback" in result.err and result.err.endswith("error: ZeroDivisionError: division by zero\n")
 
 
-def test_a_reader_that_has_gone_is_no_reason_to_complain(parts: Path):
+def test_a_closed_output_pipe_is_ignored(parts: Path):
     reader, writer = os.pipe()
     os.close(reader)
     words = [sys.executable, "-m", "hopstream.cli", "inspect", str(parts)]
@@ -213,7 +213,7 @@ sys.exit(main(sys.argv[1:]))
     ("number", "status", "said", "is_new"),
     [(signal.SIGTERM, 143, "terminated\n", True), (signal.SIGINT, 130, "interrupted\n", False)],
 )
-def test_a_verb_that_is_told_to_stop_cleans_up(
+def test_a_verb_cleans_up_on_sigterm_and_sigint(
     typed_graph: Graph, tmp_path: Path, number: int, status: int, said: str, is_new: bool
 ):
     write_parts(typed_graph, tmp_path / "raw")
@@ -242,7 +242,7 @@ def test_ctrl_c_while_modules_load(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_the_entry_point_loads_next_to_nothing():
+def test_the_entry_point_loads_few_modules():
     code = "import sys; import hopstream.cli; print([m for m in ('typer', 'numpy', 'rich') if m in sys.modules])"
     assert run_python(code) == "[]"
 

@@ -80,7 +80,7 @@ HAVE_WORKERS = ("chunk", "dispatch", "partition", "reshard", "compact", "export"
     ("verb", "num_workers"),
     [(verb, 0) for verb in VERBS] + [pytest.param(verb, 3, marks=pytest.mark.slow) for verb in HAVE_WORKERS],
 )
-def test_the_least_memory_that_is_named_is_enough_and_less_is_not(world, tmp_path, capsys, verb, num_workers):
+def test_the_reported_minimum_memory_is_sufficient_and_necessary(world, tmp_path, capsys, verb, num_workers):
     workers = ["--workers", str(num_workers)] if verb in HAVE_WORKERS else []
 
     def run(memory: str, name: str) -> tuple[int, str]:
@@ -94,7 +94,7 @@ def test_the_least_memory_that_is_named_is_enough_and_less_is_not(world, tmp_pat
     assert run(found[1], "least")[0] == 0
 
 
-def test_the_least_memory_of_tables_is_said_to_be_that_before_they_are_read(world, tmp_path, capsys):
+def test_tables_report_a_minimum_memory_known_before_reading(world, tmp_path, capsys):
     words = ["prepare", world / "tables", "--out", tmp_path / "out", "--parts", "2", "--method", "ldg"]
     assert main([*map(str, words), "--memory", "1kB", "--workers", "0"]) == 2
     said = capsys.readouterr().err
@@ -173,7 +173,7 @@ def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, 
 
 
 @pytest.mark.parametrize("verb", sorted({*VERBS} - {"partition"}))
-def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, capsys, verb):
+def test_a_machine_with_too_little_memory_is_refused(world, tmp_path, monkeypatch, capsys, verb):
     """``partition`` is left out, as it holds the graph in memory without ``--memory``."""
     tiny = Machine(num_processors=64, free_bytes=100 * 10**6)
     for module in (settings, import_module("hopstream.preparation.prepare")):
@@ -182,7 +182,7 @@ def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, ca
     assert "100.0 MB of memory are free; " in capsys.readouterr().err
 
 
-def test_the_plan_says_what_was_chosen_and_why(world, tmp_path, monkeypatch, capsys):
+def test_the_plan_shows_the_chosen_memory_and_its_reason(world, tmp_path, monkeypatch, capsys):
     small = Machine(num_processors=64, free_bytes=700 * 10**6)
     for module in (settings, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: small)

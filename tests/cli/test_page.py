@@ -130,7 +130,7 @@ def heights(svg: str) -> list[float]:
     return [float(h) for h in re.findall(r'class="bar[^>]* height="([\d.]+)"', svg)]
 
 
-def test_bars_grow_with_what_they_count(typed_graph: Graph, tmp_path: Path):
+def test_bar_heights_follow_their_counts(typed_graph: Graph, tmp_path: Path):
     bars = heights(balance_plot("nodes", [1, 2, 4], ["1", "2", "4"], "2"))
     assert bars[1] == pytest.approx(2 * bars[0], rel=0.02) and bars[2] == pytest.approx(4 * bars[0], rel=0.02)
     assert heights(balance_plot("nodes", [0, 0], ["0", "0"], "0")) == [0, 0]
@@ -185,7 +185,7 @@ def test_a_label_in_a_bar_is_no_wider_than_the_bar(num_parts: int):
     assert all(any(start <= left and right <= end for start, end in bars) for _, left, right, _ in inside)
 
 
-def test_cells_carry_numbers_while_there_is_room():
+def test_cells_show_numbers_if_they_fit():
     small = heat_map([[5, 0], [1500, 2]])
     assert ">1.5 k<" in small and ">0<" in small and "part 1 to part 0: 1,500 edges, 99.5 %" in small
     large = heat_map([[1] * 20] * 20)

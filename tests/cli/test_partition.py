@@ -34,7 +34,7 @@ def test_stages_are_shown(run_command, one: Path, tmp_path: Path):
     open_dataset(tmp_path / "p", verify=True)
 
 
-def test_json_says_the_same(run_command, one: Path, tmp_path: Path):
+def test_json_has_the_same_facts(run_command, one: Path, tmp_path: Path):
     result = run_command("partition", one, "--parts", "3", "--out", tmp_path / "p", "--json")
     manifest = read_manifest(tmp_path / "p")
     assert [fact["stage"] for fact in result.facts] == ["read", "assign", "measure", "write", "done"]
@@ -142,7 +142,7 @@ def test_owners_and_their_method_go_together(
     assert result.status == 2 and message in result.err
 
 
-def test_a_folder_that_is_taken_is_noticed_before_the_source_is_read(run_command, one: Path, tmp_path: Path):
+def test_an_occupied_output_is_refused_before_the_source_is_read(run_command, one: Path, tmp_path: Path):
     (tmp_path / "broken.npz").write_text("not read")
     for verb in ("partition", "ingest"):
         result = run_command(verb, tmp_path / "broken.npz", "--out", one)

@@ -75,7 +75,7 @@ FEWER = pytest.mark.parametrize("source", ["pyg file", "dgl folder"], indirect=T
 
 
 @FEWER
-def test_they_are_the_graph_that_was_cut(run_command, graph: Graph, source: Path, tmp_path: Path):
+def test_partitions_are_read_as_the_original_graph(run_command, graph: Graph, source: Path, tmp_path: Path):
     assert run_command("ingest", source, "--out", tmp_path / "ours").status == 0
     ours = read_dataset(tmp_path / "ours")
     for edge_type, table in graph.edges.items():
@@ -87,7 +87,7 @@ def test_they_are_the_graph_that_was_cut(run_command, graph: Graph, source: Path
 
 
 @FEWER
-def test_they_can_be_cut_anew(run_command, source: Path, tmp_path: Path):
+def test_partitions_can_be_partitioned_again(run_command, source: Path, tmp_path: Path):
     result = run_command("partition", source, "--parts", "2", "--method", "hash", "--out", tmp_path / "two")
     assert result.status == 0, result.err
     assert open_dataset(tmp_path / "two").manifest.book.num_parts == 2
@@ -96,14 +96,14 @@ def test_they_can_be_cut_anew(run_command, source: Path, tmp_path: Path):
 
 
 @FEWER
-def test_what_is_read_piece_by_piece_is_not_this(run_command, source: Path, tmp_path: Path):
+def test_partitions_cannot_be_read_in_chunks(run_command, source: Path, tmp_path: Path):
     result = run_command("partition", source, "--parts", "2", "--memory", "1G", "--out", tmp_path / "two")
     assert result.status == 2
     assert "is neither tables nor a chunked graph, the only inputs of prepare" in result.err
 
 
 @FEWER
-def test_what_tables_alone_have_is_refused(run_command, source: Path, tmp_path: Path):
+def test_table_options_are_refused_for_partitions(run_command, source: Path, tmp_path: Path):
     for flags in (("--on-dangling", "drop"), ("--on-duplicate", "drop"), ("--no-keep-raw-ids",)):
         result = run_command("ingest", source, "--out", tmp_path / "ours", *flags)
         assert result.status == 2
@@ -111,13 +111,13 @@ def test_what_tables_alone_have_is_refused(run_command, source: Path, tmp_path: 
 
 
 @FEWER
-def test_nothing_is_written_into_them(run_command, source: Path, tmp_path: Path):
+def test_outputs_inside_partitions_are_refused(run_command, source: Path, tmp_path: Path):
     result = run_command("ingest", source, "--out", tmp_path / "theirs" / "ours")
     assert result.status == 2 and "which lies in" in result.err
 
 
 @FEWER
-def test_read_graph_says_who_reads_them(source: Path, tmp_path: Path):
+def test_read_graph_error_names_the_reader_of_partitions(source: Path, tmp_path: Path):
     door = "pyg" if (tmp_path / "theirs" / "META.json").exists() else "dgl.distributed"
     with pytest.raises(FormatError, match=rf"hopstream\.compat\.{door}\.read_partitions reads"):
         read_graph(source)

@@ -65,7 +65,7 @@ def test_from_dispatch_to_batches_of_two_machines(tmp_path, chunks, run_command,
         assert processes.wait_for_end(server).status == 0
 
 
-def test_a_dispatch_that_was_ended_while_it_placed_goes_on(tmp_path, chunks, run_command, monkeypatch):
+def test_a_dispatch_interrupted_while_placing_resumes(tmp_path, chunks, run_command, monkeypatch):
     words = [*chunks, "--root", tmp_path / "a", "--root", tmp_path / "b", "--move"]
 
     def ended(*args: object, **options: object) -> None:
@@ -122,7 +122,7 @@ def test_machines_alone_make_a_cluster_file(tmp_path, chunks, run_command):
     assert "is kept for the machines of roots.json beside it; give another --cluster-file" in refused.err
 
 
-def test_parts_that_are_here_are_served(tmp_path, chunks, run_command, processes):
+def test_local_parts_are_served(tmp_path, chunks, run_command, processes):
     assert run_command(*chunks).status == 0
     place(tmp_path / "out", [tmp_path / "a", tmp_path / "b"], num_workers=0, move=True)
     server = processes.start("serve", tmp_path / "a", "--parts", "here", "--json")
@@ -141,7 +141,7 @@ def test_parts_that_are_here_are_served(tmp_path, chunks, run_command, processes
         assert message in refused.err
 
 
-def test_parts_are_brought_and_served(tmp_path, chunks, run_command, processes):
+def test_parts_are_pulled_and_served(tmp_path, chunks, run_command, processes):
     assert run_command(*chunks).status == 0
     words = ("serve", f"file://{tmp_path}/out", "--cache-dir", tmp_path / "cache", "--parts", "0,2", "--json")
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_parts_are_brought_and_served(tmp_path, chunks, run_command, processes):
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["manifest.json", "part-00000", "part-00002"]
 
 
-def test_what_is_refused(tmp_path, chunks, run_command):
+def test_bad_options_are_refused(tmp_path, chunks, run_command):
     (tmp_path / "hosts").write_text("10.0.0.1 many\n")
     (tmp_path / "roots").write_text("/a 1 2\n")
     (tmp_path / "three").write_text("10.0.0.1\n10.0.0.2\n10.0.0.3\n")

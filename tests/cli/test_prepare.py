@@ -67,7 +67,7 @@ def test_tables(run_command: Callable, tmp_path: Path, stages: list[str]):
     ]  # fmt: skip
 
 
-def test_memory_has_a_default_and_what_was_ended_goes_on(
+def test_memory_has_a_default_and_an_interrupted_run_resumes(
     run_command: Callable, chunks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     flags = ("--out", tmp_path / "p", "--parts", 2, "--method", "hash", "--workers", 0)
@@ -98,7 +98,7 @@ def test_memory_has_a_default_and_what_was_ended_goes_on(
         (["--raw-ids"], "No such option: --raw-ids"),
     ],
 )
-def test_what_cannot_be_prepared_is_the_users_fault(
+def test_unusable_input_is_a_usage_error(
     run_command: Callable, chunks: Path, tmp_path: Path, flags: list[str], message: str
 ):
     result = run_command("prepare", chunks, "--out", tmp_path / "p", *flags)

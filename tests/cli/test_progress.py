@@ -31,7 +31,7 @@ def test_stages_are_aligned(capsys: pytest.CaptureFixture[str]):
     assert third == "done    parts/mag/manifest.json  format 1"
 
 
-def test_json_says_the_same_in_one_object_per_line(capsys: pytest.CaptureFixture[str]):
+def test_json_has_the_same_facts_in_one_object_per_line(capsys: pytest.CaptureFixture[str]):
     output = Output(is_json=True)
     output.stage("read", "graph", "for people", {"edges": 5}, Cost(1.23456, 7))
     output.table(("a", ">b"), [("x", "1")], [{"a": "x", "b": 1}])
@@ -43,7 +43,7 @@ def test_json_says_the_same_in_one_object_per_line(capsys: pytest.CaptureFixture
     ]
 
 
-def test_tables_are_aligned_and_take_no_name_for_markup(capsys: pytest.CaptureFixture[str]):
+def test_tables_are_aligned_and_names_are_not_markup(capsys: pytest.CaptureFixture[str]):
     rows = [("[red]a", "1"), ("b", "1000")]
     Output(is_json=False).table(("name", ">count"), rows, ())
     assert capsys.readouterr().out == "name    count\n[red]a      1\nb        1000\n"
@@ -59,14 +59,14 @@ def test_a_clock_measures():
     assert cost.seconds >= 0 and cost.peak_bytes > 1 << 20
 
 
-def test_short_work_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]):
+def test_short_work_logs_nothing(capsys: pytest.CaptureFixture[str]):
     with progress_bars() as report:
         report("write", 0, 2)
         report("write", 2, 2)
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_log_has_lines_of_how_far_work_is():
+def test_a_log_has_progress_lines():
     seconds, lines = [0.0], []
     log = ProgressLog(lines.append, lambda: seconds[0])
     log.write_line()
@@ -78,7 +78,7 @@ def test_a_log_has_lines_of_how_far_work_is():
     assert lines == ["1/2 assign: 2.0 s so far", "2/2 write: 0 %, 2.0 s so far", "2/2 write: 25 %, 12.0 s so far"]
 
 
-def test_a_log_says_that_a_stage_is_done_and_for_how_long_the_next_one_has_run():
+def test_a_log_shows_finished_stages_and_the_running_time():
     seconds, lines = [0.0], []
     log = ProgressLog(lines.append, lambda: seconds[0])
     for at, done in ((0, 0), (60, 4), (70, 4)):
@@ -91,7 +91,7 @@ def test_a_log_says_that_a_stage_is_done_and_for_how_long_the_next_one_has_run()
     assert lines == ["1/2 assign edges: done; the next stage: 12.0 s so far", "2/2 write: 25 %, 0.00 s so far"]
 
 
-def test_lines_come_while_nothing_is_reported():
+def test_log_lines_appear_without_new_progress_reports():
     """The first line comes after ``first_s``; none comes once the work is done."""
     lines: queue.Queue[str] = queue.Queue()
     with ProgressLog(lines.put, first_s=0.01, next_s=0.01).running() as report:
@@ -100,7 +100,7 @@ def test_lines_come_while_nothing_is_reported():
     assert "progress" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_lines_are_on_stderr_where_it_is_no_terminal(
+def test_progress_lines_are_on_stderr_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     assert (progress.FIRST_LINE_S, progress.NEXT_LINES_S) == (10, 30)

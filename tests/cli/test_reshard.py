@@ -37,7 +37,7 @@ def test_json_and_a_folder_of_owners(tmp_path, words, capsys):
     assert records[0]["parts"] == 5 and records[0]["dataset_bytes"] >= 0.9 * records[2]["bytes"]
 
 
-def test_what_is_refused(tmp_path, words, capsys):
+def test_bad_options_are_refused(tmp_path, words, capsys):
     for more, message in [
         ([], "neither --parts nor --partitions-dir is given; give one of them"),
         (["--parts", "2", "--memory", "10MB"], "needs at least 256.0 MB: give more memory, or use ldg or fennel"),

@@ -29,7 +29,7 @@ def test_parts_are_shown_as_ranges():
     assert parts_text((3,), 8) == "part 3 of 8"
 
 
-def test_a_server_serves_until_it_is_told_to_stop(processes, parts: Path, tmp_path: Path):
+def test_a_server_serves_until_sigterm(processes, parts: Path, tmp_path: Path):
     server = processes.start("serve", parts, "--parts", "1", "--announce", tmp_path / "one.json", "--json")
     ready = processes.wait_for_fact(server, "stage", "ready")
     manifest = read_manifest(parts)
@@ -59,14 +59,14 @@ def test_ctrl_c_and_text(processes, parts: Path):
     assert result.status == 0 and result.out.splitlines()[-1].endswith("0 requests, 0 B")
 
 
-def test_a_server_stops_when_its_starter_is_gone(processes, parts: Path):
+def test_a_server_stops_when_its_parent_exits(processes, parts: Path):
     server = processes.start("serve", parts, "--stop-on-eof", "--json")
     processes.wait_for_fact(server, "stage", "ready")
     server.process.stdin.close()
     assert processes.wait_for_end(server).status == 0
 
 
-def test_the_token_is_asked_for(processes, parts: Path, tmp_path: Path):
+def test_the_server_requires_the_token(processes, parts: Path, tmp_path: Path):
     (tmp_path / "token").write_text("  s3cret\n")
     server = processes.start(
         "serve", parts, "--token-file", tmp_path / "token", "--json", environment={TOKEN_VARIABLE: "another"}
@@ -79,7 +79,7 @@ def test_the_token_is_asked_for(processes, parts: Path, tmp_path: Path):
     assert not any("s3cret" in word for word in server.process.args)
 
 
-def test_the_last_line_tells_refusals_from_failures(processes, parts: Path):
+def test_the_last_line_separates_refusals_from_failures(processes, parts: Path):
     server = processes.start("serve", parts)
     processes.wait_for(server, lambda: bool(server.lines))
     connection = Connection(Location.parse(server.lines[0].split()[1]), ClientSecurity())
@@ -107,7 +107,7 @@ def test_the_token_of_the_environment(processes, run_command, parts: Path, tmp_p
     assert "from-the-environment" not in result.out + result.err
 
 
-def test_an_empty_token_is_no_token(run_command, parts: Path, monkeypatch):
+def test_an_empty_token_is_refused(run_command, parts: Path, monkeypatch):
     monkeypatch.setenv(TOKEN_VARIABLE, " ")
     result = run_command("serve", parts)
     assert result.status == 2 and f"{TOKEN_VARIABLE} is empty" in result.err
@@ -165,6 +165,6 @@ def test_damage_of_equal_length_is_found_before_anything_is_served(run_command, 
         (("--location", "tcp://0.0.0.0:0"), "or allow it with --insecure"),
     ],
 )
-def test_what_is_missing_is_said_in_flags(run_command, parts: Path, words: tuple[str, ...], message: str):
+def test_error_names_the_missing_flags(run_command, parts: Path, words: tuple[str, ...], message: str):
     result = run_command("serve", parts, *words)
     assert result.status == 2 and message in result.err

@@ -82,7 +82,7 @@ def test_files_are_named_and_not_copied(files: dict[str, Path]):
     assert client.token_file == files["table"] and client.current_token() == "aaa"
 
 
-def test_the_environment_counts_where_no_file_is_given(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_is_used_without_a_file(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
     assert ServerAccess().read().tokens is None and not ClientAccess().read().has_token
     monkeypatch.setenv(TOKEN_VARIABLE, "eee")
     for access in (ServerAccess, ClientAccess):
@@ -104,7 +104,7 @@ def test_the_environment_counts_where_no_file_is_given(files: dict[str, Path], m
     ],
     ids=range(7),
 )
-def test_mistakes_are_told_before_anything_is_served_or_asked(
+def test_bad_access_files_are_refused_before_any_connection(
     files: dict[str, Path], kind: Any, flags: dict[str, str], message: str
 ):
     files["none"] = files["ca"].with_name("none")
@@ -161,7 +161,7 @@ def test_a_socket_that_a_killed_server_left_is_used_again(processes, parts: Path
         processes.wait_for_end(server)
 
 
-def test_a_table_of_tokens_is_read_anew(processes, run_command, parts: Path, files: dict[str, Path]):
+def test_a_changed_token_table_is_reread(processes, run_command, parts: Path, files: dict[str, Path]):
     server = processes.start("serve", parts, "--sample", "--token-file", files["table"], "--json")
     location = processes.wait_for_fact(server, "stage", "ready")["location"]
     one = put(files["table"].with_name("one"), "rrr\n")
@@ -185,7 +185,7 @@ def test_a_table_of_tokens_is_read_anew(processes, run_command, parts: Path, fil
 
 
 @pytest.mark.slow
-def test_servers_ask_one_another_with_what_their_file_holds_now(processes, parts: Path, files: dict[str, Path]):
+def test_servers_send_the_current_token_of_their_file_to_peers(processes, parts: Path, files: dict[str, Path]):
     """The token file changes while the graph is open; the second server maps no local parts."""
     words = ("--token-file", files["table"], "--tls-cert", files["cert"], "--tls-key", files["key"], "--json")
     words += ("--location", "tls://127.0.0.1:0")

@@ -83,7 +83,7 @@ def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
 
 
 @pytest.mark.slow
-def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
+def test_servers_that_query_each_other(processes, parts: Path, tmp_path: Path):
     """Servers map only their own parts and use the token; the cluster file appears after they started."""
     path, environment = tmp_path / "cluster.json", {TOKEN_VARIABLE: "s3cret"}
     words = ("--cluster", path, "--no-map-local", "--threads", 1, "--json")
@@ -115,7 +115,7 @@ def pems(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path: Path, pems: dict[str, Path]):
+def test_servers_that_query_each_other_over_tls(processes, parts: Path, tmp_path: Path, pems: dict[str, Path]):
     """Each server trusts certificates of --peer-ca; with another authority it opens no graph and says why."""
     path = tmp_path / "cluster.json"
     words = ("--location", "tls://127.0.0.1:0", "--cluster", path, "--no-map-local", "--peer-timeout-s", 5)
@@ -167,7 +167,7 @@ def test_one_server_of_all_parts(processes, parts: Path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the bound is one of Linux")
-def test_a_batch_that_needs_more_memory_than_there_is_fails_and_nothing_else(processes, tmp_path: Path):
+def test_a_batch_without_enough_memory_fails_alone(processes, tmp_path: Path):
     keys = np.random.default_rng(0).integers(0, 2000, (2, 40_000))
     hopstream.write_parts(hopstream.graph_from_arrays(keys, num_nodes=2000), tmp_path / "parts", method="hash")
     words = (tmp_path / "parts", "--sample", "--threads", 1, "--memory-bytes", 400 << 20, "--json")
@@ -203,7 +203,7 @@ def test_a_channel_in_mid_epoch_is_named(processes, parts: Path, half_fetched):
 
 
 @pytest.mark.slow
-def test_up_reports_what_its_servers_left(processes, parts: Path, half_fetched):
+def test_up_reports_channels_left_at_its_servers(processes, parts: Path, half_fetched):
     up = processes.start("up", parts, "--json")
     processes.wait_for_fact(up, "stage", "ready")
     half_fetched.append(fetch_one(RemoteGraph(parts / "cluster.json", settings=REMOTE, timeout_s=1.0)))
@@ -232,7 +232,7 @@ def test_a_finished_epoch_is_not_mid_epoch(processes, parts: Path, half_fetched)
 
 
 @pytest.mark.slow
-def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Path, tmp_path: Path):
+def test_a_missing_cluster_file_makes_the_server_unavailable(processes, parts: Path, tmp_path: Path):
     words = ("--cluster", tmp_path / "none.json", "--json")
     servers = [processes.start("serve", parts, "--parts", part, *words) for part in (0, 1)]
     locations = ",".join(processes.wait_for_fact(server, "stage", "ready")["location"] for server in servers)
@@ -242,7 +242,7 @@ def test_a_file_that_is_not_there_yet_is_the_servers_fault(processes, parts: Pat
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_sample_says_so(processes, parts: Path):
+def test_error_says_that_the_server_does_not_sample(processes, parts: Path):
     server = processes.start("serve", parts, "--json")
     graph = RemoteGraph(processes.wait_for_fact(server, "stage", "ready")["location"], settings=REMOTE)
     with pytest.raises(SettingsError, match="the server does not sample; start it with --cluster"):
@@ -300,7 +300,7 @@ def test_up_passes_records_on(processes, parts: Path):
     assert len(servers - {None}) == 2
 
 
-def test_own_parts_are_mapped_wherever_the_cluster_says_they_are(typed_graph, tmp_path: Path):
+def test_own_parts_are_mapped_despite_other_cluster_locations(typed_graph, tmp_path: Path):
     from hopstream.store.cluster import open_cluster
 
     write_parts(typed_graph, tmp_path / "p", num_parts=2, method="hash", direction="both")
@@ -311,7 +311,7 @@ def test_own_parts_are_mapped_wherever_the_cluster_says_they_are(typed_graph, tm
         assert store.book.num_ids("paper") == 60
 
 
-def test_a_thread_that_does_not_end_is_told_with_its_channels(caplog: pytest.LogCaptureFixture):
+def test_a_stuck_thread_is_reported_with_its_channels(caplog: pytest.LogCaptureFixture):
     class Stuck:
         def describe(self) -> list[dict[str, Any]]:
             channel = {"channel": 7, "worker": "a\x1b[2J", "epoch": 1, "num_epoch_fetched": 2}

@@ -47,7 +47,7 @@ def examples(tmp_path):
     return write_examples(tmp_path / "e.tfrecord", LISTS, {**LISTS, "nodes/paper.x": [1.0, 2.0]}, LISTS)
 
 
-def test_validate_tells_every_problem_and_remark(run_command, tmp_path):
+def test_validate_reports_every_problem_and_remark(run_command, tmp_path):
     path = tmp_path / "s.pbtxt"
     path.write_text(
         'node_sets { key: "a" value { features { key: "#size" value { dtype: DT_INT64 } } features { key: "x" value {'
@@ -90,7 +90,7 @@ def test_validate_checks_examples(run_command, schema, examples, tmp_path):
     )
 
 
-def test_what_is_no_schema_is_the_users_fault(run_command, tmp_path):
+def test_an_invalid_schema_is_a_usage_error(run_command, tmp_path):
     (tmp_path / "s.pbtxt").write_text("nodes {")
     result = run_command("tfgnn", "validate", tmp_path / "s.pbtxt")
     assert result.status == 2 and "not a GraphSchema" in result.err
@@ -205,7 +205,7 @@ def test_parquet_files_are_read_too(run_command, schema, examples, tmp_path):
     assert mixed.status == 2 and "is not a Parquet file, but " in mixed.err
 
 
-def test_validate_says_what_is_wanted_once_for_each_feature(run_command, schema, tmp_path):
+def test_validate_reports_each_feature_once(run_command, schema, tmp_path):
     without = {name: of for name, of in LISTS.items() if name != "nodes/paper.x"}
     short = {**LISTS, "nodes/paper.name": [b"a"]}
     path = write_examples(tmp_path / "e", without, without, short, without, LISTS)
@@ -219,7 +219,7 @@ def test_validate_says_what_is_wanted_once_for_each_feature(run_command, schema,
     assert run_command("tfgnn", "validate", schema, "--examples", tmp_path / "none").status == 0
 
 
-def test_absurd_shapes_are_told(run_command, tmp_path):
+def test_huge_shapes_are_reported(run_command, tmp_path):
     path = tmp_path / "s.pbtxt"
     feature = 'node_sets {{ key: "a" value {{ features {{ key: "x" value {{ dtype: {} shape {{ {} }} }} }} }} }}'
     for dtype in ("DT_FLOAT", "DT_STRING"):
@@ -256,7 +256,7 @@ def test_the_group_has_help(run_command):
     assert "tfgnn" in run_command("--help").out
 
 
-def test_records_that_ask_for_memory_or_are_no_messages_are_told_one_by_one(run_command, tmp_path):
+def test_oversized_and_invalid_records_are_reported_one_by_one(run_command, tmp_path):
     schema = tmp_path / "s.pbtxt"
     schema.write_text(
         'node_sets { key: "a" value { features { key: "r" value { dtype: DT_INT64 shape { dim { size: -1 } } } } } }'

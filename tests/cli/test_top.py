@@ -123,7 +123,7 @@ def test_round_after_round_until_ctrl_c(processes, parts: Path, up, loader):
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_and_comes_back_does_not_end_the_watching(processes, parts: Path):
+def test_top_survives_a_restarted_server(processes, parts: Path):
     first = processes.start("serve", parts, "--sample", "--json")
     location = processes.wait_for_fact(first, "stage", "ready")["location"]
     top = processes.start("top", location, "--json", "--interval-s", "0.01", "--timeout-s", "2")
@@ -202,6 +202,6 @@ def test_rates_are_since_the_round_before():
     assert ServerState(entry=ENTRY).per_s("num_requests") == 0.0
 
 
-def test_what_others_wrote_does_not_move_the_cursor():
+def test_text_of_clients_does_not_move_the_cursor():
     assert printable_text("a\x1b[2Jb\n") == "a?[2Jb?"
     assert printable_text("abcdef", 4) == "abc…"

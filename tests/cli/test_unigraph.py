@@ -37,7 +37,7 @@ def test_ingest_and_back(run_command, unigraph, tmp_path):
     assert read_graph(tmp_path / "u").fingerprint() == read_dataset(tmp_path / "d").fingerprint()
 
 
-def test_piece_by_piece(run_command, unigraph, tmp_path):
+def test_unigraphs_are_read_in_chunks(run_command, unigraph, tmp_path):
     flags = ("--on-dangling", "drop", "--workers", 0)
     assert run_command("chunk", unigraph / "g.pbtxt", "--out", tmp_path / "c", *flags).status == 0
     result = run_command(
@@ -102,7 +102,7 @@ def test_a_folder_of_data_is_for_unigraphs(run_command, unigraph, tmp_path):
         assert result.status == 2 and "; wanted an existing folder" in result.err
 
 
-def test_what_is_held_is_read_first(run_command, unigraph, tmp_path):
+def test_sources_read_whole_are_read_before_writing(run_command, unigraph, tmp_path):
     result = run_command("unigraph", unigraph, "--out", tmp_path / "u", "--format", "parquet", "--on-dangling", "drop")
     assert result.status == 0
     assert [line.split()[:2] for line in result.out.splitlines()[:2]] == [["read", "unigraph"], ["write", "parquet"]]
@@ -118,7 +118,7 @@ def test_what_is_held_is_read_first(run_command, unigraph, tmp_path):
         ([], "read with --on-dangling drop to leave such edges out"),
     ],
 )
-def test_the_users_fault(run_command, unigraph, tmp_path, flags, message):
+def test_usage_errors(run_command, unigraph, tmp_path, flags, message):
     drop = ["--on-dangling", "drop"] if flags else []
     result = run_command("unigraph", unigraph, "--out", tmp_path / "u", *flags, *drop)
     assert result.status == 2 and message in result.err

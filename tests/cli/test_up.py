@@ -37,7 +37,7 @@ REMOTE = StoreSettings(prefer_local=False, timeout_s=10.0)
         (4, 4, [(0,), (1,), (2,), (3,)]),
     ],
 )
-def test_parts_are_shared_out(num_parts: int, num_servers: int | None, shares: list[tuple[int, ...]]):
+def test_parts_are_distributed_over_servers(num_parts: int, num_servers: int | None, shares: list[tuple[int, ...]]):
     assert share_parts(num_parts, num_servers) == shares
 
 
@@ -114,7 +114,7 @@ def test_servers_check_their_parts_before_they_are_ready(processes, parts: Path)
 
 
 @pytest.mark.slow
-def test_no_server_outlives_a_command_that_was_killed(processes, parts: Path):
+def test_servers_end_with_a_killed_command(processes, parts: Path):
     up = processes.start("up", parts, "--json")
     processes.wait_for_fact(up, "stage", "ready")
     pids = [server["process"] for server in servers_of(up)]
@@ -146,7 +146,7 @@ def test_a_server_that_dies_is_reported_and_ends_the_rest(processes, parts: Path
 
 
 @pytest.mark.slow
-def test_with_replicas_the_others_go_on(processes, parts: Path):
+def test_with_replicas_other_servers_continue(processes, parts: Path):
     up = processes.start("up", parts, "--servers", 1, "--replicas", 2, "--json", "--log-json")
     processes.wait_for_fact(up, "stage", "ready")
     victim, other = servers_of(up)
@@ -223,7 +223,7 @@ def test_a_cluster_file_has_one_owner(run_command, processes, parts: Path):
 
 
 @pytest.mark.slow
-def test_a_stale_cluster_file_goes_before_servers_are_ready(run_command, parts: Path):
+def test_a_stale_cluster_file_is_removed_before_servers_are_ready(run_command, parts: Path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         location = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     cluster = Cluster(dataset_id="0" * 32, servers=(ServerEntry(location=location, parts=(0, 1)),))

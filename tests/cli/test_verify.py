@@ -24,7 +24,7 @@ def written(tmp_path):
     return tmp_path
 
 
-def test_nothing_is_wrong(written, capsys):
+def test_a_correct_dataset_verifies(written, capsys):
     for source in ([], ["--against", str(written / "c")], ["--against", str(written / "d")]):
         assert main(["verify", str(written / "d"), *source]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -37,7 +37,7 @@ def test_nothing_is_wrong(written, capsys):
         assert lines[-1].startswith("done    verify   nothing is wrong; not checked: ")
 
 
-def test_what_is_wrong(written, capsys):
+def test_findings_are_listed(written, capsys):
     path = written / "d" / FEATURE
     values = np.load(path)
     values[3] += 1
@@ -92,7 +92,7 @@ def test_some_parts(written, capsys):
     assert "wrong   part-00001: 1 finding" in capsys.readouterr().out
 
 
-def test_what_cannot_be_checked(written, capsys):
+def test_unusable_input_is_a_usage_error(written, capsys):
     for words, message in [
         ([str(written / "c")], "manifest.json is missing"),
         ([str(written / "d"), "--against", str(written / "no")], "is missing"),
@@ -103,7 +103,7 @@ def test_what_cannot_be_checked(written, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_tables_are_read_as_they_were(tmp_path, capsys):
+def test_verify_reads_tables_with_the_original_options(tmp_path, capsys):
     (tmp_path / "people.csv").write_text("name,age\nann,3\nbob,4\n")
     (tmp_path / "knows.csv").write_text("a,b\nann,bob\nbob,ann\nann,zed\n")
     edges = {"type": ["person", "knows", "person"], "files": "knows.csv", "src": "a", "dst": "b"}

@@ -30,7 +30,7 @@ def page(location: str, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_a_server_answers_for_itself(processes, parts: Path):
+def test_a_server_answers_health_and_metrics_requests(processes, parts: Path):
     server = processes.start("serve", parts, "--metrics-port", "0", "--json")
     ready = processes.wait_for_fact(server, "stage", "ready")
     location = ready["metrics"]
@@ -47,7 +47,7 @@ def test_a_server_answers_for_itself(processes, parts: Path):
     assert processes.wait_for_end(server).status == 0
 
 
-def test_a_server_that_samples_opens_its_graph_when_asked_whether_it_is_ready(processes, parts: Path):
+def test_a_readiness_probe_opens_the_graph_of_a_sampling_server(processes, parts: Path):
     server = processes.start("serve", parts, "--sample", "--metrics-port", "0")
     processes.wait_for(server, lambda: bool(server.lines))
     location = next(word for word in server.lines[0].split() if word.startswith("http://"))
@@ -57,7 +57,7 @@ def test_a_server_that_samples_opens_its_graph_when_asked_whether_it_is_ready(pr
     assert processes.wait_for_end(server).status == 0
 
 
-def test_a_server_that_is_starting_lives_and_is_not_ready(parts: Path):
+def test_a_starting_server_is_alive_but_not_ready(parts: Path):
     with watched_early(WatchSettings(metrics_port=0)) as endpoint:
         assert endpoint is not None
         assert page(endpoint.location, "/healthz") == (200, "ok\n")

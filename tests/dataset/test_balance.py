@@ -80,7 +80,7 @@ def test_json_and_back(tmp_path, typed_graph: Graph):
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"edge_types": 3}, {"edge_types": [{"type": 1}]}])
-def test_what_is_not_a_report_is_refused(value):
+def test_invalid_reports_are_refused(value):
     with pytest.raises(FormatError, match="not a partition report"):
         PartitionReport.from_json(value)
 

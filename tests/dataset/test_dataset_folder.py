@@ -57,7 +57,7 @@ def test_a_swap_that_was_killed_is_undone(dataset: Path, typed_graph: Graph):
     assert tree_of(dataset) == before
 
 
-def test_what_ended_processes_left_goes(dataset: Path):
+def test_leftovers_of_dead_processes_are_removed(dataset: Path):
     for name in ("new", "old", "0123456789abcdef", "append"):
         (dataset.with_name(".d.work") / name / "part-00000").mkdir(parents=True)
     (dataset / ".manifest.json.17.partial").touch()
@@ -69,7 +69,7 @@ def test_what_ended_processes_left_goes(dataset: Path):
     assert sorted(p.name for p in dataset.parent.iterdir()) == sorted(["d", *others])
 
 
-def test_a_place_that_is_taken_meanwhile(tmp_path: Path, typed_graph: Graph):
+def test_a_dataset_created_meanwhile_is_not_replaced(tmp_path: Path, typed_graph: Graph):
     with (
         pytest.raises(SettingsError, match="holds a dataset; give overwrite=True"),
         replaced_folder(tmp_path / "d", overwrite=False) as new,
@@ -81,7 +81,7 @@ def test_a_place_that_is_taken_meanwhile(tmp_path: Path, typed_graph: Graph):
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
 
 
-def test_folders_made_on_the_way_go_with_a_failed_write(tmp_path: Path):
+def test_a_failed_write_removes_the_folders_it_created(tmp_path: Path):
     with pytest.raises(ValueError, match="stop"), replaced_folder(tmp_path / "a" / "b" / "c", overwrite=False):
         raise ValueError("stop")
     assert list(tmp_path.iterdir()) == []
@@ -112,7 +112,7 @@ def test_folders_that_cannot_be_renamed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("number", [28, 27, 13, 2])
-def test_errors_name_a_path_that_the_caller_knows(tmp_path: Path, number: int):
+def test_errors_name_the_path_given_by_the_caller(tmp_path: Path, number: int):
     kind = type(OSError(number, ""))
     for inside, shown in ((None, "d"), (".x.npy.7.partial", "d/x.npy")):
         with pytest.raises(kind) as caught, replaced_folder(tmp_path / "d", overwrite=False) as new:

@@ -37,7 +37,7 @@ def test_keys_ids_and_parts_agree(written):
     assert book.ids_of("user", []).tolist() == []
 
 
-def test_metadata_counts_what_parts_own(written):
+def test_metadata_counts_nodes_and_edges_of_each_part(written):
     book, dataset = hopstream.dataset.read_key_book(written), hopstream.open_dataset(written)
     for part, told in enumerate(book.metadata()):
         arrays = dataset.open_part(part)
@@ -48,7 +48,7 @@ def test_metadata_counts_what_parts_own(written):
         assert stop - first == len(arrays.edges[RATES, "in"].indices)
 
 
-def test_what_is_refused(written, tmp_path):
+def test_bad_arguments_are_refused(written, tmp_path):
     book = hopstream.dataset.read_key_book(written)
     for call, error, message in [
         (lambda: book.ids_of("user", [3, 30]), IdRangeError, r"user: keys\[1\] is 30; keys are 0\.\.29"),

@@ -92,7 +92,7 @@ def test_a_graph_is_written_and_read_back(tmp_path, graph, num_parts, method, di
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_blocks_do_not_show(tmp_path, monkeypatch, typed_graph: Graph, num_parts: int):
+def test_block_size_does_not_change_files(tmp_path, monkeypatch, typed_graph: Graph, num_parts: int):
     whole = write_parts(typed_graph, tmp_path / "a", num_parts=num_parts, method="random", direction="both")
     monkeypatch.setattr(stored, "CHUNK_BYTES", 16)
     monkeypatch.setattr(stored, "CHUNK_ROWS", 3)
@@ -193,7 +193,7 @@ def test_a_file_of_another_dtype_or_shape_is_noticed(written):
             open_all(written)
 
 
-def test_offsets_that_lead_elsewhere_are_noticed_at_once(written):
+def test_wrong_offsets_are_refused_when_opening(written):
     for name, position in (
         ("edge/paper__cites__paper/in/indptr.npy", 0),
         ("edge/paper__cites__paper/out/indptr.npy", -1),
@@ -222,7 +222,7 @@ FORGERIES = [
 
 
 @pytest.mark.parametrize(("name", "position", "value", "message"), FORGERIES)
-def test_verify_does_not_trust_checksums_alone(written, name, position, value, message):
+def test_verify_checks_values_besides_checksums(written, name, position, value, message):
     """A file with a matching checksum may still hold values that kernels must not be given."""
     relative = f"part-00000/{name}"
     array = np.load(written / relative)
@@ -244,7 +244,7 @@ def test_verify_does_not_trust_checksums_alone(written, name, position, value, m
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_damage_to_the_manifest_is_an_error_of_ours(written, data):
+def test_any_damage_to_the_manifest_raises_a_hopstream_error(written, data):
     """A value that is changed or dropped anywhere in the JSON is an error, or makes no difference."""
     path = written / "manifest.json"
     whole = path.read_text()

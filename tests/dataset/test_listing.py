@@ -27,7 +27,7 @@ def test_lines_comments_and_blanks(tmp_path: Path):
         (b"a" * 20, "list has more than 19 bytes, so it is not a list of things"),
     ],
 )
-def test_what_is_no_list(tmp_path: Path, monkeypatch, data: bytes, message: str):
+def test_invalid_lists_are_refused(tmp_path: Path, monkeypatch, data: bytes, message: str):
     monkeypatch.setattr(chunks, "MAX_FILE_BYTES", 19)
     path = tmp_path / "list"
     with pytest.raises(FormatError, match="list is missing; write a line 'name' for each thing"):

@@ -32,7 +32,7 @@ def edit(root, change):
     (root / "manifest.json").write_text(json.dumps(value))
 
 
-def test_it_reads_back(root, typed_graph: Graph):
+def test_a_manifest_survives_a_round_trip(root, typed_graph: Graph):
     manifest = read_manifest(root)
     assert manifest.schema == typed_graph.schema
     assert manifest.directions == ("in", "out") and manifest.book.num_parts == 2 and manifest.has_edge_keys
@@ -47,7 +47,7 @@ def test_a_newer_format_is_named(root):
         read_manifest(root)
 
 
-def test_what_an_earlier_version_left_out_is_named(root):
+def test_error_names_fields_missing_from_an_earlier_version(root):
     assert set(json.loads((root / "manifest.json").read_text())) == {"format", "digest", *manifest_module.FIELDS}
     edit(root, lambda value: [value.pop(name) for name in ("has_neighbor_keys", "time_attr", "weight_attr")])
     wanted = r"manifest.json has no time_attr, weight_attr, has_neighbor_keys; an earlier .*; write the dataset again"
@@ -190,7 +190,7 @@ def test_earlier_revisions_wrote_no_digest_and_no_blocks(root):
         ("3", "holds int"),
     ],
 )
-def test_what_is_not_json_is_refused(root, text, message):
+def test_invalid_json_is_refused(root, text, message):
     (root / "manifest.json").write_text(text)
     with pytest.raises(FormatError, match=message):
         read_manifest(root)
@@ -216,7 +216,7 @@ def test_a_folder_without_manifest_is_not_a_dataset(tmp_path):
         read_manifest(tmp_path / "file")
 
 
-def test_the_id_is_of_the_content_alone(tmp_path, typed_graph: Graph):
+def test_the_id_depends_on_the_content_only(tmp_path, typed_graph: Graph):
     one = write_parts(typed_graph, tmp_path / "a", num_parts=2, method="random", rng_seed=5)
     owners = {t: np.zeros(n.num_nodes, np.int64) for t, n in typed_graph.nodes.items()}
     for part in range(2):

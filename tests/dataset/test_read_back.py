@@ -88,13 +88,15 @@ def read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("num_parts", "direction"), SHAPES)
-def test_the_graph_comes_back(typed_graph: Graph, tmp_path: Path, read, num_parts: int, direction: str):
+def test_a_graph_survives_a_round_trip(typed_graph: Graph, tmp_path: Path, read, num_parts: int, direction: str):
     graph = with_ragged_edges(typed_graph)
     write_parts(graph, tmp_path / "d", num_parts=num_parts, direction=direction, method="random")
     assert_same_graph(read(tmp_path / "d"), graph)
 
 
-def test_small_chunks_change_nothing(typed_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read):
+def test_chunk_size_does_not_change_the_result(
+    typed_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read
+):
     graph = with_ragged_edges(typed_graph)
     write_parts(graph, tmp_path / "d", num_parts=3, method="random")
     monkeypatch.setattr(chunks, "CHUNK_ITEMS", 3)
@@ -112,7 +114,7 @@ def test_a_dataset_that_was_appended_to(tmp_path: Path, read, keeps: bool):
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("direction", ["in", "out"])
-def test_links_tell_the_original_order_where_edge_keys_do_not(tmp_path: Path, rng, read, num_parts, direction):
+def test_links_give_the_original_order_without_edge_keys(tmp_path: Path, rng, read, num_parts, direction):
     graph = timed_graph(rng, timed=("user", "movie", RATES))
     write_parts(
         graph, tmp_path / "d", num_parts=num_parts, direction=direction, method="random", keep_edge_keys=False,
@@ -122,7 +124,7 @@ def test_links_tell_the_original_order_where_edge_keys_do_not(tmp_path: Path, rn
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_without_edge_keys_edges_come_in_stored_order(typed_graph: Graph, tmp_path: Path, read, num_parts: int):
+def test_without_edge_keys_edges_are_in_stored_order(typed_graph: Graph, tmp_path: Path, read, num_parts: int):
     write_parts(typed_graph, tmp_path / "d", num_parts=num_parts, method="hash", keep_edge_keys=False)
     graph = read(tmp_path / "d")
     for edge_type, want in typed_graph.edges.items():
@@ -204,7 +206,7 @@ def test_a_changed_value_is_not_written_again(typed_graph: Graph, tmp_path: Path
         read_dataset(tmp_path)
 
 
-def test_a_key_that_is_there_twice_is_reported(typed_graph: Graph, tmp_path: Path, monkeypatch):
+def test_a_repeated_key_is_reported(typed_graph: Graph, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(Dataset, "verify", lambda _: None)
     write_parts(typed_graph, tmp_path, num_parts=2, method="random")
     path = tmp_path / CITES / "key.npy"

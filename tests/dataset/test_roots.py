@@ -30,7 +30,7 @@ def write_roots(folder: Path, dataset_id: str | None = None) -> Roots:
     return roots
 
 
-def test_what_is_written_is_read(folder: Path):
+def test_written_roots_are_read(folder: Path):
     assert read_roots(folder) is None
     roots = write_roots(folder)
     assert read_roots(folder) == roots
@@ -75,7 +75,7 @@ def test_an_edit_of_any_value_is_noticed(folder: Path):
         '{"format": 1, "dataset_id": "x", "roots": [{"uri": "/a", "parts": [true]}]}', "[" * 100_000,
     ],
 )  # fmt: skip
-def test_what_lists_no_roots_is_refused(folder: Path, text: str):
+def test_an_invalid_roots_file_is_refused(folder: Path, text: str):
     with pytest.raises(FormatError):
         parse_roots(text.encode())
     (folder / "roots.json").write_text(text)
@@ -85,7 +85,7 @@ def test_what_lists_no_roots_is_refused(folder: Path, text: str):
     assert open_dataset(folder).open_part(0).part == 0
 
 
-def test_it_is_a_file_of_the_dataset_but_not_of_its_content(folder: Path, typed_graph):
+def test_roots_file_does_not_change_the_dataset_id(folder: Path, typed_graph):
     before = open_dataset(folder).manifest.dataset_id
     write_roots(folder)
     (folder / "cluster.json").write_text("{}")
@@ -95,7 +95,7 @@ def test_it_is_a_file_of_the_dataset_but_not_of_its_content(folder: Path, typed_
     assert not (folder / "roots.json").exists()
 
 
-def test_a_cluster_file_alone_is_that_of_servers_that_run(folder: Path, typed_graph):
+def test_a_cluster_file_without_roots_prevents_replacement(folder: Path, typed_graph):
     (folder / "cluster.json").write_text("{}")
     with pytest.raises(SettingsError, match=r"holds 'cluster\.json' beside a dataset"):
         write_parts(typed_graph, folder, num_parts=2, method="hash", overwrite=True)

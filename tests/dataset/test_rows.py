@@ -27,7 +27,7 @@ def root(request, tmp_path, typed_graph: Graph):
 
 
 @pytest.mark.parametrize("gap", [1, 1 << 14])
-def test_any_stretch_is_that_of_the_newest_parts(root, monkeypatch, rng, gap):
+def test_any_range_has_the_newest_rows(root, monkeypatch, rng, gap):
     monkeypatch.setattr(dataset_rows, "GAP_BYTES", gap)
     dataset, rows = open_dataset(root), open_rows(root)
     num_ragged = 0

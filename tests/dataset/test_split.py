@@ -26,7 +26,7 @@ def test_nodes_are_numbered_like_the_naive_reference(owner: list[int], num_parts
 
 
 @pytest.mark.parametrize(("owner", "message"), [([0, 3], r"owner\[1\] is 3; parts are numbered 0..2"), ([-1], "is -1")])
-def test_parts_that_are_not_there_are_refused(owner, message):
+def test_unknown_parts_are_refused(owner, message):
     with pytest.raises(IdRangeError, match=message):
         split_by_owner(np.array(owner, np.int32), 3)
 

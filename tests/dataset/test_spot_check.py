@@ -135,19 +135,19 @@ def test_how_much_is_checked(root, verify, is_seen):
 
 
 @pytest.mark.parametrize("verify", ["some", 1, ["sample"]])
-def test_other_words_are_refused(root, verify):
+def test_unknown_verify_levels_are_refused(root, verify):
     with pytest.raises(SettingsError, match=r"verify is .*; it must be one of none, sample, full"):
         open_dataset(root, verify=verify)
     with pytest.raises(SettingsError, match=r"verify is .*; it must be one of none, sample, full"):
         StoreSettings(verify=verify)
 
 
-def test_only_parts_that_are_here_are_sampled(root):
+def test_only_local_parts_are_sampled(root):
     shutil.rmtree(root / "part-00001")
     assert open_dataset(root, verify="sample").sample() == []
 
 
-def test_stores_and_loaders_check_what_they_map(root):
+def test_stores_and_loaders_check_mapped_files(root):
     options = {"num_neighbors": [2], "seeds": "user", "collate": "numpy"}
     cluster = {
         "format": 1, "dataset_id": read_manifest(root).dataset_id,

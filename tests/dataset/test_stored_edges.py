@@ -72,7 +72,7 @@ def check_links(parts: list[PartArrays], graph: Graph, edge_type, has_times: boo
     num_parts=st.sampled_from([1, 3, 9]),
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 15), st.integers(1, 200)),
 )
-def test_every_row_is_what_the_reference_says(tmp_path, rng_seed, timed, num_parts, sizes):
+def test_every_row_equals_the_reference(tmp_path, rng_seed, timed, num_parts, sizes):
     num_users, num_movies, num_edges = sizes
     graph = timed_graph(
         np.random.default_rng(rng_seed), num_users=num_users, num_movies=num_movies, num_edges=num_edges, timed=timed
@@ -92,7 +92,7 @@ def test_every_row_is_what_the_reference_says(tmp_path, rng_seed, timed, num_par
     assert_same_graph(read_dataset(tmp_path / "d"), graph)
 
 
-def test_a_dataset_with_none_of_it_has_none_of_it(tmp_path, rng):
+def test_optional_columns_are_absent_by_default(tmp_path, rng):
     graph = replace(timed_graph(rng), edge_splits={})
     write_parts(graph, tmp_path, num_parts=2, method="random")
     part = open_dataset(tmp_path).open_part(0)
@@ -103,7 +103,7 @@ def test_a_dataset_with_none_of_it_has_none_of_it(tmp_path, rng):
     assert not [path for path in tree_of(tmp_path) if "time.npy" in path and "features" not in path]
 
 
-def test_each_can_be_had_alone(tmp_path, rng):
+def test_each_optional_column_can_be_written_alone(tmp_path, rng):
     graph = replace(timed_graph(rng), edge_splits={})
     plain = {path: data for path, data in tree_of_parts(graph, tmp_path).items() if path != "manifest.json"}
     for options, files in [
@@ -121,7 +121,7 @@ def tree_of_parts(graph: Graph, folder, **options) -> dict[str, bytes]:
     return tree_of(folder / "d")
 
 
-def test_chunks_do_not_show(tmp_path, rng, monkeypatch):
+def test_chunk_size_does_not_change_files(tmp_path, rng, monkeypatch):
     graph = timed_graph(rng)
     options = {"num_parts": 3, "method": "random", "direction": "both", **EVERYTHING}
     whole = write_parts(graph, tmp_path / "a", **options)
@@ -147,7 +147,7 @@ def test_a_graph_has_one_id_for_each_order_of_its_edges(tmp_path, rng):
     assert (again.graph_id, again.dataset_id) == (by_time.graph_id, by_time.dataset_id)
 
 
-def test_without_edge_keys_and_links_edges_come_in_stored_order(tmp_path, rng):
+def test_without_edge_keys_and_links_edges_are_in_stored_order(tmp_path, rng):
     graph = replace(timed_graph(rng, timed=(RATES,)), edge_splits={})
     write_parts(graph, tmp_path, keep_edge_keys=False, time_attr="time")
     got, want = read_dataset(tmp_path).edges[RATES], graph.edges[RATES]
@@ -198,7 +198,7 @@ def ragged() -> RaggedArray:
         (two_nodes(node_time=[0.5, 1], t=np.arange(3)), SchemaError, r"^node\.t is float64\[rows\]"),
     ],
 )  # fmt: skip
-def test_what_is_no_time_is_refused(tmp_path, graph, error, message):
+def test_invalid_times_are_refused(tmp_path, graph, error, message):
     with pytest.raises(error, match=message):
         write_parts(graph, tmp_path / "d", time_attr="t")
     assert list(tmp_path.iterdir()) == []
@@ -244,7 +244,7 @@ def test_times_may_be_negative_and_as_large_as_int64(tmp_path):
         (two_nodes(0, w=np.empty(0)), None, None),
     ],
 )
-def test_what_is_no_weight_is_refused(tmp_path, graph, error, message):
+def test_invalid_weights_are_refused(tmp_path, graph, error, message):
     if error is None:
         write_parts(graph, tmp_path / "d", weight_attr="w")
         open_dataset(tmp_path / "d", verify=True)

@@ -114,13 +114,13 @@ FORGERIES = [
 
 
 @pytest.mark.parametrize(("name", "change", "message"), FORGERIES, ids=map(str, range(len(FORGERIES))))
-def test_what_fits_its_checksum_must_still_be_true(written, name, change, message):
+def test_wrong_values_with_valid_checksums_are_found(written, name, change, message):
     dataset = forge(written, name, change)
     with pytest.raises(FormatError, match=message):
         dataset.verify()
 
 
-def test_a_machine_verifies_what_it_has(written):
+def test_only_requested_parts_are_verified(written):
     """Neighbours and links of other parts are not verified."""
     dataset = forge(written, f"{LINK}/time.npy", lambda times: times + 1)
     dataset.verify([0])

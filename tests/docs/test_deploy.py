@@ -61,7 +61,7 @@ def options_of(command: str) -> set[str]:
     return {word.partition("=")[0] for word in words[words.index("serve") :] if word.startswith("--")}
 
 
-def test_the_script_for_torchrun_starts_servers_that_there_are(serve_options):
+def test_the_script_for_torchrun_uses_valid_server_options(serve_options):
     path = DEPLOY / "torchrun.sh"
     subprocess.run(["bash", "-n", path], check=True)
     (command,) = re.findall(r"^hopstream serve(?:.*\\\n)*.*$", path.read_text(), re.MULTILINE)
@@ -199,7 +199,7 @@ fi
 
 
 @pytest.mark.slow
-def test_a_host_whose_trainers_fail_serves_those_of_others_until_they_end(hosts, tmp_path):
+def test_a_host_with_failed_trainers_serves_until_others_end(hosts, tmp_path):
     (tmp_path / "train.py").write_text(TRAINER)
     started = hosts(tmp_path / "train.py", "fails", tmp_path, torchrun=PATIENT)
     (status, said), (failed, said_failed) = [host.wait() for host in started]
@@ -209,7 +209,7 @@ def test_a_host_whose_trainers_fail_serves_those_of_others_until_they_end(hosts,
 
 
 @pytest.mark.slow
-def test_a_host_that_is_told_to_stop_leaves_nothing(hosts, tmp_path):
+def test_a_host_leaves_nothing_after_sigterm(hosts, tmp_path):
     first, second = hosts("train.py", torchrun=f"echo > {tmp_path}/runs-$$; exec sleep 600")
     wait_until(lambda: len(list(tmp_path.glob("runs-*"))) == 2, "both have started trainers", DEADLINE_S)
     for host in (first, second):
@@ -225,7 +225,7 @@ def test_a_host_whose_server_does_not_start_ends_with_its_status(hosts, tmp_path
     assert all("error: " in said for _, said in ended)
 
 
-def test_a_host_that_is_not_in_the_list_is_told_so(tmp_path):
+def test_a_host_missing_from_the_list_is_refused(tmp_path):
     environment = {"PATH": os.environ["PATH"], "HOSTS": "host-a host-b", "PARTS": "parts", "TOKEN_FILE": "token"}
     done = subprocess.run([DEPLOY / "torchrun.sh"], env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
@@ -272,7 +272,7 @@ def token_items(document: Any) -> list[dict[str, str]]:
     return volumes["token"]["secret"]["items"]
 
 
-def test_trainers_have_a_token_of_their_own_and_no_other(manifests):
+def test_trainers_have_only_their_own_token(manifests):
     assert token_items(manifests["Job", "train"]) == [{"key": "trainers", "path": "token"}]
     servers = manifests["StatefulSet", "graph"]
     assert token_items(servers) == [{"key": "servers", "path": "servers"}]
@@ -280,7 +280,7 @@ def test_trainers_have_a_token_of_their_own_and_no_other(manifests):
     assert words[words.index("--token-file") + 1] == "/token/servers"
 
 
-def test_the_table_of_tokens_that_the_manifest_asks_for_is_one(tmp_path):
+def test_the_token_table_of_the_manifest_is_valid(tmp_path):
     head = MANIFEST.read_text().partition("apiVersion")[0]
     lines = re.findall(r'"(\w+ (?:read|admin) )TOKEN"', head)
     (tmp_path / "servers").touch(mode=0o600)
@@ -331,7 +331,7 @@ def test_ports_of_the_servers_are_those_of_their_command(manifests):
     assert annotations["prometheus.io/port"] == ports["metrics"]
 
 
-def test_probes_ask_for_pages_that_there_are(manifests):
+def test_probes_request_existing_pages(manifests):
     container = container_of(manifests["StatefulSet", "graph"])
     ports = {port["name"] for port in container["ports"]}
     probes = {name: probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")}
@@ -352,7 +352,7 @@ def test_probes_ask_for_pages_that_there_are(manifests):
                     assert answer.status == 200
 
 
-def test_trainers_are_told_all_that_their_group_needs(manifests):
+def test_trainers_get_the_variables_of_their_group(manifests):
     job = manifests["Job", "train"]
     container = container_of(job)
     values = values_of(container)
@@ -365,7 +365,7 @@ def test_trainers_are_told_all_that_their_group_needs(manifests):
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
-def test_pods_mount_what_they_name_and_say_what_they_take(manifests, kind):
+def test_pods_mount_named_volumes_and_declare_resources(manifests, kind):
     (document,) = [one for (of_kind, _), one in manifests.items() if of_kind == kind]
     container = container_of(document)
     volumes = {volume["name"] for volume in document["spec"]["template"]["spec"]["volumes"]}
@@ -378,7 +378,7 @@ def test_pods_mount_what_they_name_and_say_what_they_take(manifests, kind):
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
-def test_pods_have_no_rights(manifests, kind):
+def test_pods_have_no_privileges(manifests, kind):
     (document,) = [one for (of_kind, _), one in manifests.items() if of_kind == kind]
     pod = document["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
@@ -421,7 +421,7 @@ def peers_of(rule: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def test_nobody_reaches_a_server_but_those_who_need_it(manifests):
+def test_only_required_peers_can_reach_a_server(manifests):
     policy = manifests["NetworkPolicy", "graph"]["spec"]
     assert policy["podSelector"] == manifests["StatefulSet", "graph"]["spec"]["selector"]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
@@ -440,7 +440,7 @@ def test_nobody_reaches_a_server_but_those_who_need_it(manifests):
     ]
 
 
-def test_trainers_are_reached_by_each_other_alone(manifests):
+def test_only_trainers_can_reach_trainers(manifests):
     policy = manifests["NetworkPolicy", "train"]["spec"]
     labels = manifests["Job", "train"]["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"] == {"matchLabels": labels}
@@ -468,7 +468,7 @@ def variables_of(stage: list[tuple[str, str]]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)  # type: ignore[misc]
 
 
-def test_the_image_is_made_of_what_is_named_by_version_and_runs_without_rights(manifests, stages):
+def test_the_image_pins_versions_and_runs_unprivileged(manifests, stages):
     for stage in stages:
         assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+( AS \w+)?", stage[0][1])
     pod = manifests["StatefulSet", "graph"]["spec"]["template"]["spec"]["securityContext"]
@@ -533,7 +533,7 @@ def test_the_image_has_all_kernels_that_its_servers_need(stages, serve_options, 
     assert "compil" not in warned
 
 
-def test_servers_have_the_time_to_end_that_they_take(manifests):
+def test_servers_have_enough_time_to_shut_down(manifests):
     servers = manifests["StatefulSet", "graph"]
     words = shlex.split(container_of(servers)["args"][0])
     assert (
@@ -542,7 +542,7 @@ def test_servers_have_the_time_to_end_that_they_take(manifests):
     )
 
 
-def test_the_script_for_ray_starts_servers_that_there_are(serve_options):
+def test_the_script_for_ray_uses_valid_server_options(serve_options):
     tree = ast.parse((DEPLOY / "on_ray.py").read_text())
     lists = [node for node in ast.walk(tree) if isinstance(node, ast.List)]
     (words,) = [
@@ -564,7 +564,7 @@ def load_on_ray() -> ModuleType:
     return module
 
 
-def test_the_script_for_ray_lets_nobody_in_whom_its_authority_does_not_know(tmp_path):
+def test_the_script_for_ray_admits_only_certified_clients(tmp_path):
     on_ray = load_on_ray()
     sent: list[str] = []
 

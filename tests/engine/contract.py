@@ -32,7 +32,7 @@ def never(task: Task, result: object) -> None:
 class EngineContract:
     """Checks of one engine."""
 
-    def test_every_task_is_told_of_once_with_its_result(self, engine):
+    def test_every_result_is_reported_once(self, engine):
         told = []
         threads = set()
 
@@ -49,46 +49,46 @@ class EngineContract:
     def test_no_tasks_are_done_at_once(self, engine):
         engine.map([], never)
 
-    def test_large_arguments_and_results_pass(self, engine):
+    def test_large_arguments_and_results_are_transferred(self, engine):
         task = Task("large", f"{PROBE}:echo", {"values": list(range(100_000)), "text": "x" * 1_000_000})
         got = []
         engine.map([task], lambda task, result: got.append(result))
         assert got == [task.args]
 
     @pytest.mark.parametrize("error", [FormatError, UnknownNameError, IdRangeError])
-    def test_an_error_of_ours_keeps_its_class_and_message_and_tells_the_task(self, engine, error):
+    def test_a_hopstream_error_keeps_its_class_and_names_the_task(self, engine, error):
         with pytest.raises(error) as raised:
             engine.map([failing(error.__name__, "nodes/paper.csv line 3")], never)
         assert type(raised.value) is error
         assert str(raised.value) == "nodes/paper.csv line 3"
         assert f"in task fail-{error.__name__}" in raised.value.__notes__
 
-    def test_an_error_of_the_system_keeps_its_number_and_file(self, engine):
+    def test_an_os_error_keeps_its_number_and_file(self, engine):
         with pytest.raises(OSError) as raised:
             engine.map([failing("OSError", args=(28, "No space left on device", "/data/x"))], never)
         assert (raised.value.errno, raised.value.filename) == (28, "/data/x")
         with pytest.raises(MemoryError, match="no room"):
             engine.map([failing("MemoryError", args=("no room",))], never)
 
-    def test_any_other_error_says_its_kind_and_task(self, engine):
+    def test_any_other_error_names_its_class_and_task(self, engine):
         with pytest.raises(EngineError, match="task fail-X failed with ZeroDivisionError: as ever"):
             engine.map([failing("X", args=("as ever",))], never)
 
-    def test_an_error_is_not_swallowed_by_the_tasks_around_it_and_the_engine_goes_on(self, engine):
+    def test_an_error_is_raised_and_the_engine_stays_usable(self, engine):
         with pytest.raises(FormatError):
             engine.map([*echoes(5), failing("FormatError"), *echoes(9)[5:]], lambda task, result: None)
         got = []
         engine.map(echoes(3), lambda task, result: got.append(task.name))
         assert sorted(got) == [task.name for task in echoes(3)]
 
-    def test_an_error_of_who_is_told_reaches_the_caller(self, engine):
+    def test_an_error_in_the_callback_reaches_the_caller(self, engine):
         def refuse(task, result):
             raise LookupError(task.name)
 
         with pytest.raises(LookupError, match="echo-"):
             engine.map(echoes(4), refuse)
 
-    def test_tasks_that_cannot_be_are_refused(self, engine):
+    def test_invalid_tasks_are_refused(self, engine):
         with pytest.raises(SettingsError, match="two tasks are named echo-000"):
             engine.map([*echoes(1), *echoes(1)], never)
         with pytest.raises(SettingsError, match="task a: its arguments are not JSON"):
@@ -103,7 +103,7 @@ class EngineContract:
         engine.map([Task("write", f"{PROBE}:write", args)], lambda task, result: None)
         assert (tmp_path / "words").read_text() == "word word word "
 
-    def test_a_job_that_failed_goes_on_with_what_is_left(self, engine, tmp_path):
+    def test_a_failed_job_resumes_with_the_remaining_tasks(self, engine, tmp_path):
         said = []
         tasks = [Task(f"w{i}", f"{PROBE}:write", {"path": str(tmp_path / f"f{i}"), "text": f"{i}"}) for i in range(3)]
         job = Job(tmp_path / "job", "a", engine)

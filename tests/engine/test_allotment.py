@@ -15,7 +15,7 @@ NEEDS = (Needs(alone_bytes=400 * 10**6, parent_bytes=200 * 10**6, worker_bytes=4
 MACHINE = Machine(num_processors=64, free_bytes=16 * GB)
 
 
-def test_nothing_is_asked_for():
+def test_defaults_follow_the_machine():
     got = allot(None, WorkerSettings(), NEEDS, MACHINE)
     assert (got.memory_bytes, got.num_workers) == (9_600_000_000, 23)
     assert (got.memory_text, got.workers_text) == ("9.6 GB (60 % of 16.0 GB free)", "23 of 64 workers fit")
@@ -33,7 +33,7 @@ def test_nothing_is_asked_for():
         (None, 30, 30, "12.2 GB (the minimum; 16.0 GB free)"),
     ],
 )
-def test_what_is_not_asked_for_fits(memory, num_workers, got, text):
+def test_defaults_fit_the_given_options(memory, num_workers, got, text):
     found = allot(memory, WorkerSettings(num_workers=num_workers), NEEDS, MACHINE)
     assert (found.num_workers, found.memory_text) == (got, text)
     assert bool(found.workers_text) == (num_workers is None and got < 64)
@@ -49,7 +49,7 @@ def test_what_is_not_asked_for_fits(memory, num_workers, got, text):
         (None, 64, "16.0 GB of memory are free; 65 processes need at least 25.8 GB: give more memory or fewer"),
     ],
 )  # fmt: skip
-def test_what_was_asked_for_and_does_not_fit(memory, num_workers, message):
+def test_requests_that_do_not_fit_are_refused(memory, num_workers, message):
     with pytest.raises(SettingsError, match=re.escape(message)):
         allot(memory, WorkerSettings(num_workers=num_workers), NEEDS, MACHINE)
 
@@ -61,7 +61,7 @@ def test_the_step_that_needs_most_is_named():
     assert allot("4GB", WorkerSettings(), (*NEEDS, halo), MACHINE).num_workers == 2
 
 
-def test_clusters_have_a_worker_at_least():
+def test_clusters_have_at_least_one_worker():
     found = allot("700MB", WorkerSettings(engine="ray"), NEEDS, Machine(num_processors=1, free_bytes=GB))
     assert (found.num_workers, found.engine) == (1, "ray")
     with pytest.raises(SettingsError, match=r"2 processes need at least 600\.0 MB: give more memory$"):
@@ -79,7 +79,7 @@ def test_clusters_have_a_worker_at_least():
         (64_000, 64, 600, 9, (600, 1)),
     ],
 )
-def test_a_job_that_goes_on_keeps_what_it_was_begun_with(free_mb, num_processors, num_bytes, num_workers, got):
+def test_a_resumed_job_keeps_its_memory_and_workers(free_mb, num_processors, num_bytes, num_workers, got):
     machine = Machine(num_processors=num_processors, free_bytes=free_mb * 10**6)
     before = Choice(memory_bytes=num_bytes * 10**6, num_workers=num_workers)
     found = allot(None, WorkerSettings(), NEEDS, machine, before)
@@ -102,7 +102,7 @@ def test_a_job_that_goes_on_keeps_what_it_was_begun_with(free_mb, num_processors
     ],
 )
 @pytest.mark.parametrize("num_workers", [0, 1, 5])
-def test_exactly_what_an_error_says_is_enough(num_bytes, num_workers):
+def test_the_minimum_named_by_an_error_is_exact(num_bytes, num_workers):
     needs = (Needs(alone_bytes=num_bytes, parent_bytes=num_bytes // 3, worker_bytes=num_bytes // 2),)
     workers = WorkerSettings(num_workers=num_workers)
     with pytest.raises(SettingsError) as caught:
@@ -113,7 +113,7 @@ def test_exactly_what_an_error_says_is_enough(num_bytes, num_workers):
         allot(str(memory_bytes(said) - 1), workers, needs, MACHINE)
 
 
-def test_all_that_is_free_is_taken_where_the_share_is_too_little():
+def test_all_free_memory_is_used_if_the_share_is_too_small():
     small = Machine(num_processors=2, free_bytes=500 * 10**6)
     assert int(MEMORY_SHARE * small.free_bytes) < 400 * 10**6
     found = allot(None, WorkerSettings(), NEEDS, small)

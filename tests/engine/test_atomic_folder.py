@@ -24,7 +24,7 @@ def test_one_at_a_time(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_threads_that_come_and_go(tmp_path: Path):
+def test_concurrent_threads_hold_the_folder_one_at_a_time(tmp_path: Path):
     """The holder of the folder removes it when it leaves; no thread removes the folder of another."""
     inside: list[int] = []
     wrong: list[str] = []
@@ -56,7 +56,7 @@ def test_threads_that_come_and_go(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_left_stays_until_it_is_cleared(tmp_path: Path):
+def test_unfinished_work_stays_until_cleared(tmp_path: Path):
     with open_work(tmp_path / "a" / "x") as work:
         work.resume("d" * 64, local_engine()).run("stage", echoes(3))
     with open_work(tmp_path / "a" / "x") as work:
@@ -91,7 +91,7 @@ def test_a_place_is_replaced(tmp_path: Path):
     assert left_beside(tmp_path) == []
 
 
-def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
+def test_interrupted_during_the_replacement(tmp_path: Path, monkeypatch):
     """Between both renames the old folder is put back; after them the new one stays."""
     root = tmp_path / "x"
     root.mkdir()
@@ -116,7 +116,7 @@ def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
     assert left_beside(tmp_path) == []
 
 
-def test_ended_before_it_was_replaced_and_then_cleared_by_another(tmp_path: Path, monkeypatch):
+def test_interrupted_before_the_replacement_and_cleared_by_another(tmp_path: Path, monkeypatch):
     """The record of a finished call stays, but its folder is gone: the call counts as not done."""
     root = tmp_path / "x"
     root.mkdir()
@@ -133,7 +133,7 @@ def test_ended_before_it_was_replaced_and_then_cleared_by_another(tmp_path: Path
         assert work.finished_call is None and names(root) == ["old"]
 
 
-def test_what_cannot_be_placed_leaves_what_was_there(tmp_path: Path):
+def test_a_failed_placement_keeps_the_old_folder(tmp_path: Path):
     (tmp_path / "x").mkdir()
     with open_work(tmp_path / "x") as work:
         with pytest.raises(OSError, match="No such file"):

@@ -42,7 +42,7 @@ def test_a_folder_that_is_replaced_while_it_is_locked(tmp_path, monkeypatch):
         assert len(opened) == 2 and os.fstat(opened[1]).st_ino == root.stat().st_ino
 
 
-def test_what_is_no_folder(tmp_path):
+def test_paths_other_than_folders_are_refused(tmp_path):
     (tmp_path / "file").touch()
     for name in ("file", "nothing"):
         with pytest.raises(FormatError, match="is not a folder"), locked(tmp_path / name):

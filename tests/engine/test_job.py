@@ -50,7 +50,7 @@ def engine():
     return Counting()
 
 
-def test_what_was_done_is_not_done_again(engine, tmp_path):
+def test_finished_tasks_are_not_repeated(engine, tmp_path):
     said = []
     tasks = [Task(f"t{i}", f"{PROBE}:echo", {"i": i}, size=10 + i) for i in range(3)]
     first = Job(tmp_path, "a", engine).run("stage", tasks[:2])
@@ -61,14 +61,14 @@ def test_what_was_done_is_not_done_again(engine, tmp_path):
     assert said == [("stage", 21, 33), ("stage", 33, 33), ("stage", 33, 33)]
 
 
-def test_a_task_of_other_arguments_is_done_again(engine, tmp_path):
+def test_a_task_with_other_arguments_is_repeated(engine, tmp_path):
     job = Job(tmp_path, "a", engine)
     job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 1})])
     assert job.run("stage", [Task("t", f"{PROBE}:echo", {"i": 2})]) == {"t": {"i": 2}}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"digest": "x", "result": 1}'])
-def test_a_broken_marker_counts_for_nothing(engine, tmp_path, text):
+def test_a_broken_marker_is_ignored(engine, tmp_path, text):
     job = Job(tmp_path, "a", engine)
     job.run("stage", echoes(2))
     (tmp_path / "done" / "echo-000.json").write_text(text)
@@ -101,12 +101,12 @@ def test_names_are_unique_and_fit_for_files(engine, tmp_path):
             Task("a", kind)
 
 
-def test_the_digest_follows_from_the_value_alone():
+def test_the_digest_depends_on_the_value_only():
     assert digest_of({"a": 1, "b": [2, None]}) == digest_of({"b": [2, None], "a": 1})
     assert digest_of({"a": 1}) != digest_of({"a": "1"})
 
 
-def test_a_job_that_is_killed_again_and_again_ends_as_one_that_is_not(tmp_path):
+def test_a_job_killed_repeatedly_gives_the_same_result(tmp_path):
     count = 12
     for until in (*range(2, count, 3), count + 1):
         done_before = len(list((tmp_path / "job" / "done").glob("*.json")))

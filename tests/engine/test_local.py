@@ -106,7 +106,7 @@ def test_tasks_run_at_the_same_time(pool, tmp_path):
     assert len(pids) == 2
 
 
-def test_what_a_task_prints_is_no_answer(pool, capfd):
+def test_output_of_a_task_is_not_a_result(pool, capfd):
     got = []
     pool.map([Task("say", f"{PROBE}:say", {"text": '{"name": "say", "result": 1}'})], lambda *what: got.append(what[1]))
     assert got == [None]
@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced(pool, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_gives_no_sign_of_life_is_replaced(tmp_path):
+def test_a_worker_without_heartbeat_is_replaced(tmp_path):
     def stop() -> None:
         os.kill(begun(tmp_path, 1)[0], signal.SIGSTOP)
         begun(tmp_path, 2)
@@ -184,7 +184,7 @@ def test_tasks_that_run_end_when_another_fails(pool, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
-def test_workers_end_with_who_started_them_in_the_midst_of_a_task(tmp_path, name):
+def test_busy_workers_end_with_their_parent(tmp_path, name):
     process = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stderr=subprocess.PIPE)
     try:
         workers = begun(tmp_path, 2)
@@ -196,7 +196,7 @@ def test_workers_end_with_who_started_them_in_the_midst_of_a_task(tmp_path, name
     assert process.returncode != 0
 
 
-def test_a_worker_at_rest_is_small(pool):
+def test_an_idle_worker_uses_little_memory(pool):
     pool.map(echoes(2), lambda task, result: None)
     assert max(psutil.Process(pid).memory_info().rss for pid in pool.pids) < 24 << 20
 
@@ -212,7 +212,7 @@ def test_a_worker_at_rest_is_small(pool):
         {"name": "ray", "num_workers": 0},
     ],
 )
-def test_engines_that_cannot_be_are_refused(options):
+def test_invalid_engines_are_refused(options):
     with pytest.raises(SettingsError):
         open_engine(**options)
 
@@ -220,6 +220,6 @@ def test_engines_that_cannot_be_are_refused(options):
 @pytest.mark.parametrize(
     "field", [{"task_timeout_s": 0}, {"silence_s": 1}, {"retries": -1}, {"retries": 1.5}, {"stop_s": "3"}]
 )
-def test_settings_that_cannot_be_are_refused(field):
+def test_invalid_settings_are_refused(field):
     with pytest.raises(SettingsError, match=next(iter(field))):
         EngineSettings(**field)

@@ -61,14 +61,14 @@ def test_tasks_that_have_not_begun_are_left_out_after_an_error(tmp_path):
     assert (place / "t.json").exists()
 
 
-def test_a_pipeline_that_fails_is_told(tmp_path):
+def test_a_failed_pipeline_is_an_engine_error(tmp_path):
     options = ["--runner=tests.engine.broken_runner.BrokenRunner"]
     with beam_engine(options) as engine, pytest.raises(EngineError, match="first echo-000: no machine is left"):
         engine.map(echoes(2), never, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_is_refused(monkeypatch):
+def test_bad_options_are_refused(monkeypatch):
     with pytest.raises(SettingsError, match="--runner=Nowhere is not a runner"):
         beam_engine(["--runner=Nowhere"])
     with pytest.raises(SettingsError, match="beam_options"):

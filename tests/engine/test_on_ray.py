@@ -63,7 +63,7 @@ def test_a_task_past_its_deadline_is_ended(tmp_path):
     (tmp_path / "go").touch()
 
 
-def test_the_tasks_of_a_node_that_is_killed_are_done_by_others(ray_cluster, tmp_path):
+def test_tasks_of_a_killed_node_run_on_other_nodes(ray_cluster, tmp_path):
     lost: set[int] = set()
 
     def kill(node: subprocess.Popen[bytes]) -> None:
@@ -86,7 +86,7 @@ def test_the_tasks_of_a_node_that_is_killed_are_done_by_others(ray_cluster, tmp_
     assert len(lost.intersection(begun(tmp_path, 6))) == 2
 
 
-def test_a_driver_that_is_killed_takes_its_tasks_along(ray_cluster, tmp_path):
+def test_tasks_end_with_a_killed_driver(ray_cluster, tmp_path):
     words = [sys.executable, "-c", PARENT.replace('"local"', '"ray"'), str(tmp_path)]
     driver = subprocess.Popen(words, env={**os.environ, **ray_cluster.environment})
     try:
@@ -97,7 +97,7 @@ def test_a_driver_that_is_killed_takes_its_tasks_along(ray_cluster, tmp_path):
     assert ended_within(workers, 20.0)
 
 
-def test_an_engine_leaves_a_connection_that_was_there(connection):
+def test_an_engine_keeps_an_existing_connection(connection):
     import ray
 
     open_engine("ray").close()

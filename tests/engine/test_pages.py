@@ -46,7 +46,7 @@ def resident_file_bytes():
     return machine._bytes_of(os.getpid(), machine.FILES)
 
 
-def test_pages_are_let_go_of_and_come_back(tmp_path, monkeypatch):
+def test_pages_are_released_and_read_again(tmp_path, monkeypatch):
     wanted = np.arange(NUM_VALUES)
     write_array(tmp_path / "values.npy", wanted)
     mapped = open_array(tmp_path / "values.npy")
@@ -58,7 +58,7 @@ def test_pages_are_let_go_of_and_come_back(tmp_path, monkeypatch):
     assert np.array_equal(mapped, wanted)
 
 
-def test_maps_that_end_while_pages_are_let_go_of_are_unmapped_afterwards(tmp_path, monkeypatch):
+def test_maps_closed_during_a_release_are_unmapped_afterwards(tmp_path, monkeypatch):
     write_array(tmp_path / "values.npy", np.arange(NUM_VALUES))
     held = [open_array(tmp_path / "values.npy") for _ in range(3)]
     num_maps, real = len(arrays._MAPS._sizes), arrays._LIBC.madvise
@@ -79,7 +79,7 @@ def test_maps_that_end_while_pages_are_let_go_of_are_unmapped_afterwards(tmp_pat
     assert len(arrays._MAPS._sizes) == num_maps - 3
 
 
-def test_who_watches_memory_lets_go_of_pages(tmp_path, monkeypatch):
+def test_watching_memory_releases_pages(tmp_path, monkeypatch):
     write_array(tmp_path / "values.npy", np.arange(NUM_VALUES))
     mapped = open_array(tmp_path / "values.npy")
     before = resident_file_bytes()
@@ -92,7 +92,7 @@ def test_who_watches_memory_lets_go_of_pages(tmp_path, monkeypatch):
             time.sleep(0.01)
 
 
-def test_a_worker_lets_go_of_pages(tmp_path):
+def test_a_worker_releases_pages(tmp_path):
     with (tmp_path / "zeros.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (300 << 20,)})
         file.truncate(file.tell() + (300 << 20))
@@ -104,6 +104,6 @@ def test_a_worker_lets_go_of_pages(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_children_of_a_fork_map_arrays_whatever_threads_of_the_parent_do(tmp_path):
+def test_forked_children_map_arrays_despite_parent_threads(tmp_path):
     write_array(tmp_path / "values.npy", np.arange(100))
     subprocess.run([sys.executable, "-c", FORKS, str(tmp_path / "values.npy")], check=True, timeout=60)

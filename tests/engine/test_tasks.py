@@ -18,7 +18,7 @@ KIND = "hopstream.engine.probe:echo"
 
 @pytest.fixture
 def function(monkeypatch):
-    """Let a function be what ``KIND`` names."""
+    """Register a function under the name ``KIND``."""
     return lambda function: monkeypatch.setitem(tasks._FUNCTIONS, KIND, function)
 
 
@@ -45,7 +45,7 @@ def raise_it(error):
     ],
     ids=repr,
 )  # fmt: skip
-def test_an_error_comes_back_as_itself(function, error):
+def test_an_error_keeps_its_class(function, error):
     function(raise_it(error))
     with pytest.raises(type(error)) as raised:
         run()
@@ -57,7 +57,7 @@ def test_an_error_comes_back_as_itself(function, error):
     assert "test_tasks.py" in raised.value.__notes__[1]
 
 
-def test_an_error_of_a_class_that_nobody_else_has_comes_back_as_the_next_one(function):
+def test_an_error_of_an_unknown_class_becomes_its_base_class(function):
     class Lost(ChannelLost):
         pass
 
@@ -72,7 +72,7 @@ def test_memory_that_numpy_cannot_have_is_a_memory_error(function):
         run()
 
 
-def test_a_chain_of_errors_is_told(function):
+def test_the_cause_of_an_error_is_kept_as_a_note(function):
     def chained(args):
         try:
             return 1 / args["zero"]
@@ -105,7 +105,7 @@ def test_a_task_of_another_version_is_refused(function):
         '{"name": "t", "error": {"class": "FormatError"}}', '{"name": "t", "error": "bad"}',
     ],
 )  # fmt: skip
-def test_what_is_no_outcome_is_refused(line):
+def test_invalid_task_results_are_refused(line):
     with pytest.raises(EngineError, match="not a task result"):
         outcome(line)
 

@@ -9,7 +9,7 @@ import pytest
 
 from hopstream.load.setup import SubgraphLoader
 from tests.load.graphs import flat
-from tests.topologies import TOPOLOGIES, YARDSTICK
+from tests.topologies import IN_MEMORY, TOPOLOGIES, YARDSTICK
 
 PLACES = [
     (YARDSTICK, 4),
@@ -17,6 +17,7 @@ PLACES = [
     ("4 local parts", 0),
     ("4 local parts", 1),
     ("4 servers", 4),
+    (IN_MEMORY, 2),
     ("1 part here, 3 asked", 1),
 ]
 """Where the parts are, and how many threads make batches; the yardstick's are made inline.
@@ -33,14 +34,16 @@ Batches = list[dict[str, object]]
 def in_places(cases: Sequence[Any]) -> Iterator[Any]:
     """Parameters ``case, topology, num_threads``: each case in one place, every other in the farthest.
 
-    The other places of a case are for slow runs.
+    Slow runs add two other places per case, in rotation, and soak tests the rest.
     """
     others = [place for place in PLACES if place != FARTHEST]
     for number, case in enumerate(cases):
         name = case if isinstance(case, str) else ", ".join(case)
+        default = others[number // 2 % len(others)] if number % 2 else FARTHEST
+        rest = [place for place in PLACES if place != default]
+        slow = {rest[number % len(rest)], rest[(number + 2) % len(rest)]}
         for place in PLACES:
-            is_slow = place != (others[number // 2 % len(others)] if number % 2 else FARTHEST)
-            marks = [pytest.mark.slow] if is_slow else []
+            marks = [] if place == default else [pytest.mark.slow] if place in slow else [pytest.mark.soak]
             yield pytest.param(case, *place, marks=marks, id=f"{name}-{place[0]}-{place[1]}")
 
 

@@ -92,7 +92,7 @@ def test_batches_are_bit_equal(
 
 @pytest.mark.parametrize("topology", [YARDSTICK, "4 servers"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_resumed_loader_goes_on_bit_equal(
+def test_a_resumed_loader_is_bit_equal(
     places: dict[str, Places], wanted: dict[str, Batches], name: str, topology: str
 ) -> None:
     """Stop after three batches while others are sampled, and resume in a new loader, also over servers."""

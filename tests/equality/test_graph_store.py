@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 from hopstream.load.ablp import ABLPLoader
+from hopstream.load.clusters import ClusterLoader
+from hopstream.load.hgt import HGTLoader
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
@@ -55,6 +57,14 @@ def ranked(source: Any, **options: Any) -> SubgraphLoader:
     options = {"direction": "in", "max_ppr_nodes": 9, **options}
     of_loader = {name: options.pop(name) for name in ("collate", "num_threads", "shuffle")}
     return PPRLoader(source, ("paper", None), PPRSettings(**options), batch_size=25, **of_loader)
+
+
+def clustered(source: Any, **options: Any) -> SubgraphLoader:
+    return ClusterLoader(source, {"paper": np.arange(120) % 7, "user": np.arange(50) // 5}, batch_size=2, **options)
+
+
+def layered(source: Any, **options: Any) -> SubgraphLoader:
+    return HGTLoader(source, {"paper": [9, 7], "user": [5, 3]}, ("paper", "train"), batch_size=13, **options)
 
 
 def drawn(source: Any, **options: Any) -> SubgraphLoader:
@@ -102,6 +112,8 @@ WAYS: dict[str, tuple[Callable[..., SubgraphLoader], dict[str, Any]]] = {
         ranked, {"typed_channel_ratios": {(CITES,): 0.5, (RATED_BY, RATES, KNOWS): 0.5}, "eps": 1e-3},
     ),
     "random nodes": (drawn, {}),
+    "clusters": (clustered, {}),
+    "layers": (layered, {}),
 }  # fmt: skip
 Epochs = list[list[dict[str, object]]]
 

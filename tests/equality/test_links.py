@@ -143,7 +143,7 @@ def test_modes_differ_from_each_other_and_between_seeds(places: dict[str, Places
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "exclude_links" in MODES[case[0]][case[1]]], ids=", ".join)
-def test_links_that_are_left_out_would_have_been_followed(
+def test_excluded_links_would_otherwise_be_followed(
     places: dict[str, Places], wanted: dict, case: tuple[str, str]
 ) -> None:
     assert batches_of(places, case, YARDSTICK, 0, exclude_links=False) != wanted[case]

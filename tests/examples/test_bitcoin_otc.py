@@ -58,7 +58,7 @@ def test_the_model_is_better_than_the_baselines_once_it_is_trained(tmp_path: Pat
     assert status == 0, shown
 
 
-def test_the_status_says_that_a_model_without_training_is_not_better(
+def test_exit_status_shows_that_an_untrained_model_is_not_better(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     write_bitcoin_otc(tmp_path, np.random.default_rng(0))
@@ -67,7 +67,7 @@ def test_the_status_says_that_a_model_without_training_is_not_better(
     assert status == 1, shown
 
 
-def test_means_are_of_what_was_strictly_before(monkeypatch: pytest.MonkeyPatch):
+def test_means_use_strictly_earlier_ratings(monkeypatch: pytest.MonkeyPatch):
     means = functions_of("bitcoin_otc.py", monkeypatch)["earlier_means"]
     traders, times = np.array([4, 4, 7, 4, 4]), np.array([30, 10, 20, 20, 20])
     assert means(traders, np.array([9.0, 1.0, 5.0, -3.0, 5.0]), times, 0.5).tolist() == [1.0, 0.5, 0.5, 1.0, 1.0]
@@ -91,8 +91,6 @@ def test_the_model_is_better_than_the_baselines_on_bitcoin_otc():
     assert status == 0, shown
 
 
-def test_data_that_are_not_there_are_an_error_that_says_where_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_error_for_missing_data_points_to_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SystemExit, match=r"^error: .* has no nodes\.csv and no nodes\.csv\.gz; --help says where"):
         functions_of("bitcoin_otc.py", monkeypatch)["read_bitcoin_otc"](tmp_path)

@@ -24,7 +24,7 @@ def start_marked(folder: Path) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def test_demo_fails_where_the_model_is_not_good_enough_and_ends_what_it_started():
+def test_demo_fails_below_the_target_and_ends_its_processes():
     words = [sys.executable, "examples/demo.py", "--runs", "1", "--epochs", "1", "--wanted", "1.01"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 1, done.stdout
@@ -46,7 +46,7 @@ def test_processes_of_a_demo_are_found_and_a_wait_has_a_deadline(tmp_path: Path)
     check_nothing_left(tmp_path)
 
 
-def test_what_is_left_running_is_ended_and_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_leftover_processes_are_ended_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("examples.demo.EXIT_S", 0.0)
     process = start_marked(tmp_path)
     wait_for(lambda: processes_of(tmp_path) == [process.pid], 10.0, "the mark")

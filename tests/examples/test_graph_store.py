@@ -14,7 +14,7 @@ from tests.examples.real_data import run_script
         pytest.param("1.01", 1, id="not as wanted", marks=pytest.mark.soak),
     ],
 )
-def test_two_ranks_train_on_what_servers_sample(wanted: str, status: int):
+def test_two_ranks_train_on_sampling_servers(wanted: str, status: int):
     found, said = run_script("graph_store.py", "--epochs", "1", "--wanted", wanted)
     assert found == status, said
     assert said.count("rng_seed 0: test accuracy 0.") == 1, said

@@ -68,7 +68,7 @@ def test_the_model_is_better_than_the_baselines_once_it_is_trained(tmp_path: Pat
     assert status == 0, shown
 
 
-def test_the_status_says_that_a_model_without_training_is_not_better(
+def test_exit_status_shows_that_an_untrained_model_is_not_better(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     write_movielens(tmp_path, np.random.default_rng(0))
@@ -98,8 +98,6 @@ def test_the_model_is_better_than_the_baselines_on_movielens():
     assert status == 0, shown
 
 
-def test_data_that_are_not_there_are_an_error_that_says_where_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_error_for_missing_data_points_to_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SystemExit, match=r"^error: .* has no movies\.csv and no movies\.csv\.gz; --help says where"):
         functions_of("movielens.py", monkeypatch)["read_movielens"](tmp_path)

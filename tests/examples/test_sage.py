@@ -22,7 +22,7 @@ def run_example(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> 
 
 
 @pytest.mark.parametrize(("wanted", "status"), [("0", 0), ("1.01", 1)], ids=["as wanted", "not as wanted"])
-def test_cora_local_tells_by_its_status_whether_the_model_is_good_enough(
+def test_cora_local_exit_status_shows_if_the_target_is_reached(
     wanted: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     assert run_example(monkeypatch, "cora_local.py", "--runs", "1", "--epochs", "1", "--wanted", wanted) == status

@@ -51,8 +51,6 @@ def test_the_model_is_better_than_the_baselines_on_tolokers():
     assert status == 0, shown
 
 
-def test_data_that_are_not_there_are_an_error_that_says_where_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_error_for_missing_data_points_to_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SystemExit, match=r"^error: .* has no tolokers\.npz; see --help for where to get it$"):
         functions_of("tolokers.py", monkeypatch)["read_tolokers"](tmp_path)

@@ -144,7 +144,7 @@ def test_node_sets_whose_ids_are_keys_have_no_ids_to_write(shop: Path, caplog: p
     ]
 
 
-def test_what_cannot_be_prepared_leaves_nothing(shop: Path):
+def test_failed_preparation_leaves_nothing(shop: Path):
     (shop / "seeds.csv").write_text("#id\nuser 1\nnobody\n")
     with pytest.raises(IdRangeError, match="seed 'nobody' is not a node of type user"):
         exported(shop, shop, "out", seeds=shop / "seeds.csv")
@@ -177,7 +177,7 @@ def test_columns_of_seeds_are_checked_before_a_unigraph_is_prepared(shop: Path, 
     assert not (shop.parent / "out").exists()
 
 
-def test_edges_that_lead_nowhere_are_dropped_only_when_asked(shop: Path):
+def test_dangling_edges_are_dropped_only_if_requested(shop: Path):
     table = shop / "bought.csv-00001-of-00002"
     table.write_text(table.read_text() + "user 99,item 1,1\n")
     with pytest.raises(SchemaError, match=r"'user 99', which no user node has"):
@@ -200,7 +200,7 @@ export_subgraphs(shop, shop.parent / "spec.pbtxt", shop.parent / "got" / "x@4", 
 
 
 @pytest.mark.slow
-def test_a_kill_while_it_is_prepared_or_exported_goes_on(shop: Path, monkeypatch):
+def test_a_killed_preparation_or_export_resumes(shop: Path, monkeypatch):
     exported(shop, shop, "wanted")
     stages: list[str] = []
     exported(shop, shop, "told", progress=lambda stage, done, total: stages.append(stage))

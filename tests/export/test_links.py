@@ -55,7 +55,7 @@ def maker_of(graph, folder, num_parts=3, **options):
     return plan, SubgraphMaker(store, plan, {"paper": ("key", "title")})
 
 
-def test_each_graph_is_what_the_naive_run_finds_from_both_ends(graph, tmp_path):
+def test_each_graph_equals_the_naive_result_from_both_ends(graph, tmp_path):
     plan, maker = maker_of(graph, tmp_path / "parts")
     pieces = maker.make(LINKS, RNG_SEED)
     trees = [tree for tree, (source, target) in enumerate(LINKS.tolist()) for _ in {source, target}]

@@ -155,7 +155,7 @@ def test_the_same_bytes_from_folders_servers_the_verb_and_a_schema_that_names_th
         assert digests(shop.parent / name) == digests(made.schema_path.parent), name
 
 
-def test_what_is_exported_is_loaded(made: ExportReport):
+def test_exported_links_are_loaded(made: ExportReport):
     with ExampleLoader(f"{made.schema_path.parent}/x@2", batch_size=3) as loader:
         (batch,) = loader
     read = batch.readout_edges
@@ -187,7 +187,7 @@ def test_a_beam_pipeline_makes_the_same_samples(tmp_path: Path):
 
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-def test_each_graph_is_what_the_naive_run_finds_from_both_ends(rng, tmp_path: Path, subgraph_type: str):
+def test_each_graph_equals_the_naive_result_from_both_ends(rng, tmp_path: Path, subgraph_type: str):
     """One key is that of an author and of a paper; no op follows all of the edge types."""
     made = make_typed_graph(rng)
     nodes = {t: replace(of, features={"key": np.arange(of.num_nodes)}) for t, of in made.nodes.items()}
@@ -217,7 +217,7 @@ def test_each_graph_is_what_the_naive_run_finds_from_both_ends(rng, tmp_path: Pa
     assert structured_readout(pieces, "target", "key").tolist() == links[:, 1].tolist()
 
 
-def test_what_cannot_be_is_refused(shop: Path, tmp_path: Path):
+def test_bad_link_settings_are_refused(shop: Path, tmp_path: Path):
     parts, links = shop.parent / "parts2", tmp_path / "links.csv"
     with pytest.raises(SchemaError, match=r"start from item and user, .*; give link_set, such as 'item,user'"):
         exported(parts, shop, "x", link_set=None)

@@ -137,7 +137,7 @@ def pairs_of_tree(naive, tree, edge_type, keys):
     return Counter((keys[source][places[source, s]], keys[target][places[target, t]]) for s, t, _ in of_tree)
 
 
-def test_sample_sizes_bound_what_each_node_gets(mag):
+def test_sample_sizes_bound_edges_per_node(mag):
     """Three ops that reach papers lead to topics, and each paper gets 16 topics all the same."""
     graph, store = mag
     plan = plan_of_spec(parse_spec(MAG_SPEC), store.schema)
@@ -173,7 +173,7 @@ def test_parallel_edges_and_loops_are_kept(tmp_path):
     assert edges.source.tolist() == [0] * 5 and edges.target.tolist() == [1, 1, 0, 1, 2]
 
 
-def test_a_node_that_two_ops_reach_is_expanded_by_what_follows_either_and_once_by_what_follows_both(tmp_path):
+def test_a_node_found_by_two_ops_is_expanded_once_per_follower(tmp_path):
     """Paper 1 is cited and liked by paper 0; it has eight topics and eight venues."""
     graph = {
         ("p", "cites", "p"): [(0, 1)], ("p", "likes", "p"): [(0, 1)], ("p", "topic", "t"): [(1, t) for t in range(8)],

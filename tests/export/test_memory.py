@@ -38,7 +38,7 @@ export_subgraphs(folder + "/parts", folder + "/spec.pbtxt", folder + "/" + out, 
 @pytest.mark.scale
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("file_format", ["tfrecord", "parquet"])
-def test_four_times_the_seeds_take_no_more(tmp_path: Path, rng, num_threads: int, file_format: str):
+def test_memory_does_not_grow_with_seeds(tmp_path: Path, rng, num_threads: int, file_format: str):
     """The files have 175 and 700 MB, and a quarter of that where Parquet finds repeated rows."""
     graph = rmat_graph(15, edges_per_node=20, num_features=100, num_classes=3)
     write_parts(graph, tmp_path / "parts", num_parts=2, method="hash", direction="out")
@@ -76,7 +76,7 @@ def write_uneven_world(folder: Path) -> None:
 
 @pytest.mark.scale
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_poor_seeds_do_not_make_blocks_of_rich_ones_large(tmp_path: Path, num_threads: int):
+def test_blocks_stay_small_for_seeds_of_uneven_size(tmp_path: Path, num_threads: int):
     """1,024 subgraphs have 378 MB."""
     write_uneven_world(tmp_path)
     export_subgraphs(tmp_path / "parts", tmp_path / "spec.pbtxt", tmp_path / "warm", seeds=[1], num_workers=0)
@@ -89,7 +89,7 @@ def test_poor_seeds_do_not_make_blocks_of_rich_ones_large(tmp_path: Path, num_th
 
 
 @pytest.mark.parametrize(("num_threads", "file_format"), [(1, "tfrecord"), (3, "parquet")])
-def test_no_block_has_too_much(tmp_path: Path, monkeypatch, num_threads: int, file_format: str):
+def test_blocks_stay_within_their_bound(tmp_path: Path, monkeypatch, num_threads: int, file_format: str):
     write_uneven_world(tmp_path)
     sizes: list[tuple[int, int]] = []
     real = export_folder._block

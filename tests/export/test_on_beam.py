@@ -129,7 +129,7 @@ def test_a_process_opens_a_dataset_once_and_closes_it(papers):
     assert len(OPENED.held) == before
 
 
-def test_what_cannot_be_is_refused_before_the_pipeline_runs(papers):
+def test_bad_settings_are_refused_before_the_pipeline_runs(papers):
     with pytest.raises(FormatError, match="not a SamplingSpec"):
         SampleSubgraphs(papers, SeedSampling(spec="seed { }"))
     with pytest.raises(SettingsError, match="batch_size is 0; give 1 to 4096"):

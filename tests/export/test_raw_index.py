@@ -38,7 +38,7 @@ def store(tmp_path):
         yield opened
 
 
-def test_raw_ids_lead_to_their_nodes(store, rng, monkeypatch):
+def test_raw_ids_map_to_their_nodes(store, rng, monkeypatch):
     monkeypatch.setattr(sample_ids, "NODES_AT_ONCE", 300)
     keys = rng.integers(0, NUM_NODES - 1, 200)
     text = RawIndex.of(store, "text")
@@ -53,7 +53,7 @@ def test_raw_ids_lead_to_their_nodes(store, rng, monkeypatch):
     assert text.keys_of([]).tolist() == number.keys_of([]).tolist() == []
 
 
-def test_equal_hashes_are_told_apart(store, monkeypatch):
+def test_colliding_hashes_are_resolved(store, monkeypatch):
     monkeypatch.setattr(raw_ids, "hash_strings", lambda values, offsets, out: out.fill(3))
     index = RawIndex.of(store, "text")
     assert index.keys_of([NAMES[5], NAMES[998], NAMES[0]]).tolist() == [5, 998, 0]
@@ -119,7 +119,7 @@ def test_an_export_and_an_index_mean_the_same(odd_store, store):
     assert keys_by_all(store, "key", [2**63 + 5, 7]) == [-1, 7]
 
 
-def test_what_cannot_be_is_refused(store):
+def test_bad_id_features_are_refused(store):
     with pytest.raises(SettingsError, match=r"id_feature is 'list', which is int64\[rows, 2\]; ids are single"):
         RawIndex.of(store, "text", "list")
     with pytest.raises(UnknownNameError, match="text has no feature 'x'"):

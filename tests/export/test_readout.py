@@ -41,7 +41,7 @@ def test_labels_move_to_the_readout_of_the_seed():
     assert structured_readout(pieces, "seed", "year").tolist() == [2000, 2002, 2003]
 
 
-def test_the_schema_says_what_graphs_have_then():
+def test_the_schema_declares_the_added_readout():
     schema = parse_schema(SCHEMA)
     declare_seed_readout(schema, "paper", ["labels", "venue"])
     declare_ids(schema, SEED_ID, SAMPLE_ID)
@@ -55,7 +55,7 @@ def test_the_schema_says_what_graphs_have_then():
     assert sorted(read.node_sets["paper"].features) == ["year"]
 
 
-def test_what_is_not_there_is_named():
+def test_error_names_missing_features_and_node_sets():
     with pytest.raises(SchemaError, match="paper has no feature 'x'; known: labels, venue, year"):
         add_seed_readout(three_graphs(), "paper", ["x"])
     with pytest.raises(SchemaError, match="node set 'author' does not exist; known: paper"):

@@ -54,7 +54,7 @@ def test_missing_times_and_weights_name_op_and_strategy(store, tmp_path):
                 SeedSampler(unweighted, SeedSampling(spec=spec))
 
 
-def test_weights_are_those_that_specs_mean(tmp_path):
+def test_weights_follow_the_spec(tmp_path):
     weights = {PAID: {"weight": np.ones(3, np.float32), "amount": np.arange(3, dtype=np.float32)}}
     graph = graph_from_arrays({PAID: np.array([[0, 1, 2], [0, 0, 1]])}, edge_features=weights)
     write_parts(graph, tmp_path / "parts", num_parts=1, direction="out", weight_attr="amount")
@@ -66,7 +66,7 @@ def test_weights_are_those_that_specs_mean(tmp_path):
         SeedSampler(amounts, SeedSampling(spec=spec))
 
 
-def test_errors_of_specs_name_the_file_and_ops_as_it_does(tmp_path):
+def test_spec_errors_name_the_file_and_its_ops(tmp_path):
     parts = tmp_path / "parts"
     write_parts(card_graph(), parts, num_parts=1, direction="in")
     spec = tmp_path / "mine.pbtxt"

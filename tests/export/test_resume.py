@@ -61,7 +61,7 @@ def check_done(world: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_export_goes_on(world: Path):
+def test_a_killed_export_resumes(world: Path):
     assert run_until(PROGRAM, (world, 0), 4) == -signal.SIGKILL
     there = digests(world / "got")
     assert 3 <= len(there) < 12 and there.items() <= digests(world / "wanted").items()
@@ -91,14 +91,14 @@ def stopped(world: Path, after: int, **options) -> None:
         exported(world, progress=stop, **options)
 
 
-def test_other_settings_start_anew(world: Path):
+def test_other_settings_restart_the_export(world: Path):
     stopped(world, 100, rng_seed=6)
     assert len(digests(world / "got")) == 4
     exported(world)
     check_done(world)
 
 
-def test_other_seeds_start_anew(world: Path):
+def test_other_seeds_restart_the_export(world: Path):
     seeds = (world / "seeds.csv").read_text()
     (world / "seeds.csv").write_text(seeds.replace("author 1\n", "author 2\n"))
     stopped(world, 100)
@@ -128,7 +128,7 @@ def test_leftovers_of_killed_workers_are_swept(world: Path):
     check_done(world)
 
 
-def test_shards_are_on_the_disk_before_they_have_their_names(world: Path, monkeypatch):
+def test_shards_are_synced_before_they_are_renamed(world: Path, monkeypatch):
     there: list[int] = []
     monkeypatch.setattr(export_folder, "sync", lambda path: there.append(len(list((world / "got").glob("x-*")))))
     exported(world)
@@ -144,7 +144,7 @@ def test_progress_counts_seeds(world: Path):
 
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
-def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in_part: bool):
+def test_interrupted_after_all_files_were_in_place(world: Path, monkeypatch, is_removed_in_part: bool):
     from hopstream.engine.atomic_folder import WorkFolder
     from hopstream.engine.job import JOB_FILE
 
@@ -164,7 +164,7 @@ def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in
         exported(world)
 
 
-def test_replacing_that_was_ended_goes_on(world: Path):
+def test_an_interrupted_replacement_resumes(world: Path):
     exported(world, rng_seed=6)
     stopped(world, 100, overwrite=True)
     assert len(digests(world / "got")) == 4 and not (world / "got" / "x.pbtxt").exists()

@@ -98,7 +98,7 @@ def test_every_seed_has_its_record_in_order(world: Path, subgraph_type: str):
     "options",
     [{"num_shards": 7}, {"num_shards": 1, "num_threads": 3}],
 )
-def test_who_writes_does_not_matter(world: Path, options):
+def test_records_do_not_depend_on_workers_and_shards(world: Path, options):
     assert records_of(exported(world, "other", **options)) == records_of(exported(world))
 
 
@@ -115,7 +115,7 @@ def test_files_are_the_same_bytes(world: Path, monkeypatch, file_format: str, co
     assert len(digests(world / "out")) == 4
 
 
-def test_node_sets_of_which_no_ids_are_written_are_said(world: Path, caplog: pytest.LogCaptureFixture):
+def test_log_lists_node_sets_without_ids(world: Path, caplog: pytest.LogCaptureFixture):
     exported(world, "plain", node_ids=False)
     assert caplog.messages == []
     exported(world)
@@ -170,7 +170,7 @@ def test_parquet_has_the_lists_of_the_messages(world: Path):
             assert got == values.tolist(), name
 
 
-def test_schema_says_what_is_written(world: Path):
+def test_schema_declares_the_written_features(world: Path):
     report = exported(world, leave_out=["paper.title", "author__writes__paper.weight"], seed_ids=True)
     schema = read_schema(report.schema_path)
     assert "title" not in schema.node_sets["paper"].features and "weight" not in schema.edge_sets["writes"].features
@@ -187,7 +187,7 @@ def test_seeds_that_fall_into_one_tree(world: Path, monkeypatch):
     assert found == sampled_one_by_one(world, some_seeds(), seed_ids=True)
 
 
-def test_what_is_there_is_replaced_only_when_asked(world: Path):
+def test_existing_files_are_replaced_only_if_requested(world: Path):
     exported(world)
     with pytest.raises(SettingsError, match=r"all\.tfrecord\.pbtxt exists already; give overwrite=True"):
         exported(world)
@@ -221,7 +221,7 @@ def test_an_unknown_seed_is_named_and_nothing_is_left(world: Path):
     assert not (world / "out").exists() or list((world / "out").iterdir()) == []
 
 
-def test_an_unknown_seed_leaves_what_was_there(world: Path):
+def test_an_unknown_seed_keeps_existing_files(world: Path):
     exported(world)
     before = digests(world / "out")
     with pytest.raises(IdRangeError, match=r"seeds row 1: seed 'nobody' is not a node of type author"):
@@ -246,13 +246,13 @@ def test_an_unknown_seed_leaves_what_was_there(world: Path):
         ({"num_shards": 0}, SettingsError, "num_shards is 0; it must be an integer from 1 to 100000"),
     ],
 )
-def test_what_is_refused(world: Path, options, error, message: str):
+def test_bad_options_are_refused(world: Path, options, error, message: str):
     with pytest.raises(error, match=message):
         exported(world, **options)
     assert not (world / "out").exists()
 
 
-def test_places_that_cannot_be(world: Path):
+def test_invalid_output_paths_are_refused(world: Path):
     with pytest.raises(SettingsError, match=r"out is .*, a folder; give the start of file names"):
         export_subgraphs(world / "parts", world / "spec.pbtxt", world)
     with pytest.raises(SettingsError, match=r"which lies in .*, the source"):
@@ -268,7 +268,7 @@ def test_two_at_once(world: Path):
         exported(world)
 
 
-def test_a_full_disk_is_told_and_gone_on_from(world: Path, monkeypatch):
+def test_an_export_resumes_after_a_full_disk(world: Path, monkeypatch):
     exported(world, "wanted")
 
     def full(*_):
@@ -292,13 +292,13 @@ def test_a_full_disk_is_told_and_gone_on_from(world: Path, monkeypatch):
     assert digests(world / "out") == digests(world / "wanted") and left_beside(world / "out") == []
 
 
-def test_settings_that_are_no_choice():
+def test_a_string_as_leave_out_is_refused():
     with pytest.raises(SettingsError, match=r"leave_out is 'paper\.title'; give a list"):
         ExportSettings(leave_out="paper.title")
 
 
 @pytest.mark.parametrize("what", ["table", "spec", "schema"])
-def test_what_is_read_is_not_written_over(world: Path, what: str):
+def test_input_files_are_not_overwritten(world: Path, what: str):
     folder = world / "out"
     folder.mkdir()
     names = {"table": "x.csv-00000-of-00001", "spec": "x.csv-00001-of-00002", "schema": "x.csv.pbtxt"}

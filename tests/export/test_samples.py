@@ -40,7 +40,7 @@ def records_of(report):
 
 
 def piped(papers, seeds, sampling, folder):
-    """The records of a pipeline, by whatever workers."""
+    """Records of a pipeline, for any workers."""
     pipeline = beam.Pipeline(options=PipelineOptions(HERE))
     made = pipeline | beam.Create(seeds) | SampleSubgraphs(papers, sampling, batch_size=3)
     _ = made | beam.io.WriteToTFRecord(str(folder / "piped"))
@@ -77,7 +77,7 @@ def test_readout_and_labels_are_read_back(papers, tmp_path):
     assert batch["paper"].seed_index.tolist() == batch.readout_edges["seed"]["paper"][0].tolist()
 
 
-def test_labels_that_cannot_be(papers, tmp_path):
+def test_invalid_labels_are_refused(papers, tmp_path):
     (tmp_path / "spec.pbtxt").write_text(SPEC)
     with pytest.raises(SettingsError, match="there is no readout to move them to; set readout"):
         export_subgraphs(papers, tmp_path / "spec.pbtxt", tmp_path / "x", labels=["labels"], num_workers=0)
@@ -88,7 +88,7 @@ def test_labels_that_cannot_be(papers, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "spec.pbtxt"]
 
 
-def test_stretches_hold_no_tree_twice(rng):
+def test_ranges_hold_no_tree_twice(rng):
     for _ in range(50):
         trees = rng.integers(0, rng.integers(1, 30), rng.integers(0, 40))
         slow, held = [], set()
@@ -150,7 +150,7 @@ def test_links_of_a_table_are_written_with_its_columns(papers, tmp_path, kind):
         assert tuple(ends) == LINKS[row]
 
 
-def test_which_columns_of_a_table_are_written_is_said(papers, tmp_path):
+def test_label_columns_of_a_table_are_chosen_by_name(papers, tmp_path):
     (tmp_path / "spec.pbtxt").write_text(LINK_SPEC)
     bare = export_subgraphs(
         papers, tmp_path / "spec.pbtxt", tmp_path / "bare" / "x@2", seeds=np.array(LINKS), num_workers=0
@@ -164,7 +164,7 @@ def test_which_columns_of_a_table_are_written_is_said(papers, tmp_path):
     assert len(records_of(bare)) == 4
 
 
-def test_links_need_what_says_where_they_are(papers, tmp_path):
+def test_link_options_are_required_and_checked(papers, tmp_path):
     (tmp_path / "spec.pbtxt").write_text('symmetric_link_seed_op < op_name: "seed" >')
     (tmp_path / "links.csv").write_text(LINK_CSV)
     options = {"seeds": tmp_path / "links.csv", "num_workers": 0}

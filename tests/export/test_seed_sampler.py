@@ -79,7 +79,7 @@ def test_links_are_pairs_of_raw_ids(store):
         assert structured_readout(read, "target", "#id").tolist() == [target.encode()]
 
 
-def test_what_cannot_be_is_refused(store):
+def test_bad_seeds_and_settings_are_refused(store):
     with pytest.raises(IdRangeError, match=r"seed 'x' is not a node of type 'paper': paper.#id does not contain it"):
         SeedSampler(store, SeedSampling(spec=SPEC)).sample([name_of(3), "x"], [0, 0])
     with pytest.raises(SettingsError, match=r"seed \('a', 'b'\) is a pair; the spec starts from nodes"):

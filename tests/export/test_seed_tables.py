@@ -174,12 +174,12 @@ def test_records_of_several_values_and_kinds(parts: Path, tmp_path: Path):
         keys_of(parts, tmp_path, SeedTable.of(tmp_path / "m.tfrecord@2"))
 
 
-def test_arrays_that_are_none():
+def test_invalid_arrays_are_refused():
     with pytest.raises(SchemaError, match=r"seeds is int64\[1, 3\]; seeds are integers or strings \[n, 2\]"):
         list(array_batches(np.zeros((1, 3), np.int64), "seeds", 2))
 
 
-def test_names_that_tell_nothing():
+def test_unknown_file_suffixes_are_refused():
     with pytest.raises(SettingsError, match=r"seeds are 'x\.txt'; the name must end in"):
         SeedTable.of("x.txt")
 
@@ -211,12 +211,12 @@ def test_digests_are_of_values():
         ([[1], [2, 3]], "seeds is not an array"),
     ],
 )  # fmt: skip
-def test_what_is_no_seed_is_named(given, message: str):
+def test_error_names_an_invalid_seed(given, message: str):
     with pytest.raises(SchemaError, match=message):
         list(array_batches(given, "seeds"))
 
 
-def test_an_empty_first_record_is_no_empty_file(tmp_path):
+def test_an_empty_first_record_is_not_an_empty_file(tmp_path):
     path = tmp_path / "a.tfrecord"
     with RecordWriter(path) as writer:
         writer.write(b"")

@@ -82,7 +82,7 @@ def test_uniform_draws_each_edge_and_each_pair_equally_often(store, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_weighted_draws_by_weight_and_never_what_has_none(store, size):
+def test_weighted_draws_follow_weights_and_skip_zero_weights(store, size):
     found = drawn(store, RANDOM_WEIGHTED, size)
     assert found.shape == (NUM_TREES, size)
     counts = np.bincount(found.reshape(-1), minlength=NUM_EDGES)
@@ -91,7 +91,7 @@ def test_weighted_draws_by_weight_and_never_what_has_none(store, size):
     assert np.all(np.diff(np.sort(found, axis=1), axis=1) > 0), "without replacement"
 
 
-def test_weighted_gives_what_has_weight_where_there_is_no_more(store):
+def test_weighted_returns_all_weighted_edges_if_too_few(store):
     """The edges come in stored order, which is that of time."""
     assert np.unique(drawn(store, RANDOM_WEIGHTED, 8), axis=0).tolist() == [[3, 6, 7, 0, 2, 4]]
 

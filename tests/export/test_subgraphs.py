@@ -65,7 +65,7 @@ def rows_of(column, rows):
 
 
 @pytest.mark.parametrize("strategy", [RANDOM_UNIFORM, TOP_K, RANDOM_WEIGHTED])
-def test_each_graph_is_what_the_naive_run_finds(graph, tmp_path, rng, strategy):
+def test_each_graph_equals_the_naive_result(graph, tmp_path, rng, strategy):
     seeds = rng.integers(0, 25, 9)
     plan, pieces = made_of(graph, tmp_path / "parts", seeds, spec=spec_of(graph, strategy))
     trees = np.arange(len(seeds))
@@ -104,7 +104,7 @@ def check_edges(graph, got, naive, tree, keys, edge_type):
     assert [keys[target][i] for i in edges.target] == table.dst_keys[wanted].tolist()
 
 
-def test_edges_that_two_ops_draw_are_there_once_and_parallel_ones_stay(graph, tmp_path):
+def test_edges_drawn_by_two_ops_occur_once_and_parallel_edges_stay(graph, tmp_path):
     plan, pieces = made_of(graph, tmp_path / "parts", np.arange(25))
     edges = pieces.edge_sets["cites"]
     trees = np.repeat(np.arange(25), edges.sizes)
@@ -150,7 +150,7 @@ def test_plans_are_those_of_the_spec(graph):
         plan_of_spec(parse_spec(f'seed_op < op_name: "s" node_set_name: "paper" > {text}'), graph.schema)
 
 
-def test_what_the_dataset_lacks_is_named(graph, tmp_path):
+def test_error_names_missing_directions_features_and_weights(graph, tmp_path):
     write_parts(graph, tmp_path / "in", num_parts=1, direction="in")
     store = LocalStore(open_dataset(tmp_path / "in"))
     with pytest.raises(SettingsError, match=r"follows direction 'out'; the dataset holds in"):

@@ -89,7 +89,7 @@ def of_format(rng, table_format):
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_a_graph_comes_back(rng, tmp_path, table_format):
+def test_a_graph_survives_a_round_trip(rng, tmp_path, table_format):
     graph = of_format(rng, table_format)
     path = write_unigraph(graph, tmp_path / "u", format=table_format, num_shards=4)
     assert_same(read_graph(path), graph)
@@ -97,7 +97,7 @@ def test_a_graph_comes_back(rng, tmp_path, table_format):
     assert_same(read_graph(chunked.metadata), graph)
 
 
-def test_a_dataset_comes_back(rng, tmp_path):
+def test_a_dataset_survives_a_round_trip(rng, tmp_path):
     graph = make_graph(rng, has_doubles=False)
     write_parts(graph, tmp_path / "d", num_parts=3, method="hash")
     write_unigraph(tmp_path / "d", tmp_path / "u", num_shards=2)
@@ -105,7 +105,7 @@ def test_a_dataset_comes_back(rng, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "u"]
 
 
-def test_a_chunked_graph_comes_back(rng, tmp_path):
+def test_a_chunked_graph_survives_a_round_trip(rng, tmp_path):
     graph = make_graph(rng, has_doubles=False)
     write_chunked(graph, tmp_path / "c")
     write_unigraph(tmp_path / "c", tmp_path / "u")
@@ -113,7 +113,7 @@ def test_a_chunked_graph_comes_back(rng, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_edge_keys": False}, {"keep_edge_keys": False, "time_attr": "at"}])
-def test_splits_of_edges_come_back(rng, tmp_path, options):
+def test_edge_splits_survive_a_round_trip(rng, tmp_path, options):
     graph = graph_from_arrays(
         rng.integers(0, 9, (2, 30)), num_nodes=9, edge_features={"at": rng.permutation(30)},
         edge_splits={"seen": np.arange(0, 30, 2), "hidden": [1, 3]},
@@ -125,7 +125,7 @@ def test_splits_of_edges_come_back(rng, tmp_path, options):
     assert_same(read_graph(tmp_path / "v"), graph)
 
 
-def test_the_context_comes_back(tmp_path):
+def test_the_context_survives_a_round_trip(tmp_path):
     text = 'context { features { key: "g" value { dtype: DT_FLOAT } } metadata { filename: "c.csv" } }'
     (tmp_path / "g").mkdir()
     (tmp_path / "g" / "g.pbtxt").write_text(text + ' node_sets { key: "n" value { metadata { filename: "n.csv" } } }')
@@ -189,7 +189,7 @@ LISTS = RaggedArray(np.arange(3), np.array([0, 1, 3]))
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, graph, settings, message):
+def test_unwritable_graphs_are_refused_and_leave_nothing(tmp_path, graph, settings, message):
     with pytest.raises(SchemaError, match=message):
         write_unigraph(graph, tmp_path / "u", **settings)
     assert list(tmp_path.iterdir()) == []
@@ -234,7 +234,7 @@ def test_places_and_sources_are_checked(rng, tmp_path):
         write_unigraph(tmp_path / "d", tmp_path / "v")
 
 
-def test_damage_in_parquet_is_told(tmp_path, rng):
+def test_damage_in_parquet_is_reported(tmp_path, rng):
     write_unigraph(make_graph(rng), tmp_path / "u", format="parquet")
     path = next(path for path in sorted((tmp_path / "u").iterdir()) if path.read_bytes()[:4] == b"PAR1")
     chunk = pq.read_metadata(path).row_group(0).column(0)

@@ -34,7 +34,7 @@ def with_edges(**changes):
     return make_graph(edges={WRITES: dataclasses.replace(make_graph().edges[WRITES], **changes)})
 
 
-def test_a_sound_graph_passes_and_tells_its_schema():
+def test_a_valid_graph_passes_and_has_a_schema():
     graph = make_graph()
     assert graph.check() is graph
     schema = graph.schema

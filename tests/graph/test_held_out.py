@@ -105,7 +105,7 @@ def both_ways(rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([one_way, one_way[::-1]], axis=1)
 
 
-def test_edges_that_are_there_both_ways(rng):
+def test_edges_in_both_directions(rng):
     both = both_ways(rng)
     graph = Graph(nodes={"user": NodeTable(num_nodes=30)}, edges={KNOWS: EdgeTable(src_keys=both[0], dst_keys=both[1])})
     torn = split_links(graph, KNOWS, val=0.3, test=0.3)
@@ -130,13 +130,13 @@ def test_disjoint_training_links(graph):
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_it_is_stored_whatever_the_number_of_parts(tmp_path, graph, num_parts):
+def test_held_out_graphs_are_stored_in_any_number_of_parts(tmp_path, graph, num_parts):
     found = hold_out_links(split_links(graph, RATES, by="pair"), RATES, LABEL, reverse=REVERSE)
     write_parts(found, tmp_path, num_parts=num_parts, method="hash", time_attr="time")
     assert read_dataset(tmp_path).fingerprint() == found.fingerprint()
 
 
-def test_what_is_refused(graph):
+def test_bad_options_are_refused(graph):
     split = split_links(graph, RATES, by="pair")
     for wrong in (("movie", "label", "user"), ("user", "label"), "user__label__movie"):
         with pytest.raises(SettingsError, match="give an edge type from 'user' to 'movie'"):
@@ -192,7 +192,7 @@ def test_a_reverse_type_is_found_by_its_name(graph):
     assert kept.edges[named] is split.edges[named] and kept.label_types == {LABEL: (RATES,)}
 
 
-def test_edges_both_ways_in_one_type_leave_together(rng):
+def test_both_directions_of_an_edge_are_held_out_together(rng):
     both = both_ways(rng)
     graph = Graph(nodes={"user": NodeTable(num_nodes=30)}, edges={KNOWS: EdgeTable(src_keys=both[0], dst_keys=both[1])})
     split = split_links(graph, by="pair", val=0.3, test=0.3)

@@ -67,14 +67,14 @@ def test_splits_never_overlap_and_shares_are_met(num_nodes, shares, has_train, m
             assert abs(len(splits.get(name, ())) - share * num_nodes) <= 1
 
 
-def test_a_share_of_nothing_makes_no_split():
+def test_an_empty_share_makes_no_split():
     graph = split_nodes(nodes_only(10), val=0.0, test=3)
     assert sizes(graph.splits[NODE]) == {"train": 7, "test": 3}
     assert sizes(split_nodes(nodes_only(10), val=4, test=6).splits[NODE]) == {"train": 0, "val": 4, "test": 6}
     assert sizes(split_nodes(nodes_only(0)).splits[NODE]) == {"train": 0, "val": 0, "test": 0}
 
 
-def test_a_share_of_nothing_removes_the_split_that_is_there():
+def test_an_empty_share_removes_the_old_split():
     old = {name: np.arange(4) for name in ("train", "val", "test", "mine")}
     graph = replace(links_only([0, 1, 2], [1, 2, 3], num_nodes=10), splits={NODE: old}, edge_splits={EDGE: {}})
     assert sizes(split_nodes(graph, val=0, test=3).splits[NODE]) == {"mine": 4, "train": 7, "test": 3}
@@ -114,13 +114,13 @@ def test_a_hash_split_is_that_of_the_reference():
     assert abs(len(splits["test"]) - 150) < 5 * np.sqrt(500 * 0.3 * 0.7)
 
 
-def test_nodes_that_are_added_move_no_others():
+def test_added_nodes_do_not_move_other_nodes():
     small, large = (split_nodes(nodes_only(n), method="hash", val=0.2).splits[NODE] for n in (300, 1000))
     for name, keys in small.items():
         assert large[name][large[name] < 300].tolist() == keys.tolist()
 
 
-def test_all_links_of_a_source_are_where_its_node_is(rng):
+def test_links_are_in_the_split_of_their_source_node(rng):
     graph = timed_graph(rng)
     by_node = split_nodes(graph, "user", method="hash", rng_seed=5).splits["user"]
     for edge_type, by, end in ((RATES, "src", "src_keys"), (KNOWS, "dst", "dst_keys")):
@@ -132,7 +132,7 @@ def test_all_links_of_a_source_are_where_its_node_is(rng):
 
 @pytest.mark.parametrize("method", ["random", "hash"])
 @pytest.mark.parametrize("by", ["src", "dst", "pair"])
-def test_what_belongs_together_stays_together(rng, method, by):
+def test_links_with_the_same_key_share_a_split(rng, method, by):
     graph = timed_graph(rng, num_users=8, num_edges=200)
     links = split_links(graph, KNOWS, by=by, method=method, val=0.3, test=0.3).edge_splits[KNOWS]
     edges = graph.edges[KNOWS]
@@ -170,7 +170,7 @@ def test_the_latest_are_for_testing():
     assert only_four["train"].tolist() == [1, 4, 7, 9]  # the earliest, 6, is in none
 
 
-def test_a_link_is_as_old_as_it_says_or_as_the_younger_of_its_ends():
+def test_link_time_is_its_own_or_that_of_its_younger_end():
     own = links_only([0, 1, 2, 3], [1, 2, 3, 4], t=np.array([4.5, -1.0, np.inf, 2.0]))
     splits = split_links(own, method="time", time_attr="t", val=1, test=1).edge_splits[EDGE]
     assert [splits[name].tolist() for name in ("train", "val", "test")] == [[1, 3], [0], [2]]
@@ -241,7 +241,7 @@ def test_a_bad_option_is_refused_by_name(options, message):
         split_nodes(nodes_only(10), **options)
 
 
-def test_more_than_there_is_and_types_that_are_not_there(rng):
+def test_oversized_shares_and_unknown_types_are_refused(rng):
     graph = timed_graph(rng)
     with pytest.raises(SettingsError, match=r"val 20, test 11 and train None need 31; there are 30 of user"):
         split_nodes(graph, "user", val=20, test=11)
@@ -262,7 +262,7 @@ def test_more_than_there_is_and_types_that_are_not_there(rng):
     assert LIKES in split_links(graph, "movie__like__movie").edge_splits
 
 
-def test_what_cannot_be_a_time():
+def test_invalid_time_features_are_refused():
     with pytest.raises(UnknownNameError, match="node has no feature 't'; known"):
         split_nodes(nodes_only(3), method="time", time_attr="t")
     with pytest.raises(SchemaError, match=r"node\.t is not one number per row"):

@@ -57,7 +57,7 @@ def test_no_bit_of_a_page_header_shortens_a_column(tmp_path, kind, read):
     assert counted
 
 
-def test_what_a_file_counts_is_counted(tmp_path):
+def test_counts_of_values_equal_those_of_the_file(tmp_path):
     rows = 50
     squares = pa.array([[row] * 4 for row in range(rows)], pa.list_(pa.int64(), 4))
     table = pa.table(
@@ -98,7 +98,7 @@ def read_dictionary(path):
 
 
 @pytest.mark.parametrize("read", [read_chunk, read_dictionary])
-def test_no_bit_leads_out_of_a_dictionary(tmp_path, read):
+def test_flipped_bits_never_index_outside_a_dictionary(tmp_path, read):
     path = tmp_path / "hurt"
     pq.write_table(pa.table({"x": pa.array(WORDS).dictionary_encode()}), path, compression="none")
     whole = path.read_bytes()

@@ -64,7 +64,7 @@ def test_raw_ids_get_keys_in_their_order(tmp_path, cells, raw):
         graph_from_edge_list(path)
 
 
-def test_ids_that_are_no_keys_are_told(tmp_path):
+def test_sparse_integer_ids_are_refused_as_keys(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("0 1\n1 4000000000000\n")
     with pytest.raises(
@@ -122,7 +122,7 @@ def test_headers_are_known(tmp_path, text, options):
             hopstream.read_graph(tmp_path / "a.csv", **{**options, "has_header": False})
 
 
-def test_raw_ids_are_as_they_are_written(tmp_path):
+def test_raw_ids_keep_their_spelling(tmp_path):
     (tmp_path / "a.csv").write_text("from,to\n007,b\nb,NA\n1.0,2020-01-01\ntrue,007\n99999999999999999999,b\n")
     graph = hopstream.read_graph(tmp_path / "a.csv", ids="raw")
     raw = ["007", "1.0", "2020-01-01", "99999999999999999999", "NA", "b", "true"]
@@ -138,7 +138,7 @@ def test_one_line_without_an_end_and_names_in_capitals(tmp_path):
         assert ends(hopstream.read_graph(tmp_path / name)) == [(0, 1)]
 
 
-def test_times_are_as_they_are_written(tmp_path):
+def test_times_keep_their_values(tmp_path):
     (tmp_path / "a.csv").write_text("idx,u,v,at,on\n5,0,1,10:20,2020-01-01T00:00:05\n")
     graph = hopstream.read_graph(tmp_path / "a.csv")
     assert ends(graph) == [(0, 1)]
@@ -204,7 +204,7 @@ def test_many_lines_keep_their_order(tmp_path, rng):
     ("0,1\n", {"delimiter": "::"}, SettingsError, "delimiter is '::'; give the one character"),
     ("source,target\n", {}, SchemaError, "give num_nodes"),
 ])  # fmt: skip
-def test_what_is_no_edge_list_is_refused(tmp_path, text, options, error, message):
+def test_other_files_than_edge_lists_are_refused(tmp_path, text, options, error, message):
     path = tmp_path / "a.txt"
     path.write_text(text)
     with pytest.raises(error, match=message):
@@ -289,7 +289,7 @@ def test_names_that_only_look_like_integers_stay_apart(tmp_path):
         ("0 1 18446744073709551615\n1 0 3\n", "keys", r"column 'weight' in line 1 is 18446744073709551615"),
     ],
 )
-def test_what_would_be_taken_for_something_else_is_refused(text, ids, words, tmp_path):
+def test_ambiguous_lines_are_refused(text, ids, words, tmp_path):
     (tmp_path / "e.txt").write_text(text)
     with pytest.raises(SchemaError, match=words):
         hopstream.read_graph(tmp_path / "e.txt", ids=ids)
@@ -301,7 +301,7 @@ def test_reals_may_be_large(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le"])
-def test_text_in_utf_16_says_so(tmp_path, encoding):
+def test_error_names_utf_16_text(tmp_path, encoding):
     path = tmp_path / "edges.csv"
     path.write_bytes("\ufeff0,1\n1,2\n".encode(encoding))
     with pytest.raises(FormatError, match=r"is text in UTF-16; write it again in UTF-8"):

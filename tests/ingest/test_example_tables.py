@@ -59,7 +59,7 @@ def test_rows_in_any_order(paths, rng, window):
         assert blobs.values.values.tobytes() == b"\xff" * int(sum(numbers % 2))
 
 
-def test_chosen_columns_and_rows_that_are_not_there(paths):
+def test_columns_are_chosen_and_unknown_rows_are_refused(paths):
     tables = ExampleTables(paths, ["ints", "none"])
     assert list(tables.read(np.arange(3))) == ["ints"]
     with pytest.raises(IdRangeError, match=r"rows 17\.\.17 of files that have 17"):
@@ -80,7 +80,7 @@ def test_other_files_are_refused(tmp_path):
         ExampleTables([tmp_path / "null"], None).read(np.array([0]))
 
 
-def test_damage_is_told_in_one_line_with_the_file(tmp_path, rng):
+def test_damage_is_reported_in_one_line_with_the_file(tmp_path, rng):
     values = rng.integers(0, 2**40, (50, 30))
     table = pa.table({"x": pa.array(values.tolist(), pa.large_list(pa.int64()))})
     pq.write_table(table, tmp_path / "whole", row_group_size=20, use_dictionary=False, write_page_checksum=True)
@@ -107,6 +107,6 @@ def test_damage_is_told_in_one_line_with_the_file(tmp_path, rng):
     assert num_refused > 150 and num_same < 150
 
 
-def test_a_file_that_is_not_there_is_no_damage(tmp_path):
+def test_a_missing_file_is_not_reported_as_damage(tmp_path):
     with pytest.raises(FileNotFoundError):
         ExampleTables([tmp_path / "none"], None)

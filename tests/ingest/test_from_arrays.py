@@ -66,7 +66,7 @@ def test_typed():
     assert graph.splits["paper"]["train"].tolist() == [0, 2]
 
 
-def test_nodes_are_counted_by_what_knows_best():
+def test_node_count_comes_from_the_best_source():
     edges = [[0, 1], [2, 0]]
     assert graph_from_arrays(edges).nodes[NODE].num_nodes == 3
     assert graph_from_arrays(edges, num_nodes=torch.tensor(7)).nodes[NODE].num_nodes == 7
@@ -134,14 +134,14 @@ def test_nodes_are_counted_by_what_knows_best():
         ({"edges": {}}, SchemaError, "at least one node type"),
     ],
 )
-def test_refusals_say_what_is_wrong(arguments, error, message):
+def test_bad_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         graph_from_arrays(**arguments)
 
 
 @patient
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1), st.sets(st.integers(0, 6)))
-def test_edges_and_splits_come_back_as_given(pairs, split):
+def test_edges_and_splits_are_returned_unchanged(pairs, split):
     mask = np.isin(np.arange(7), list(split))
     by_keys = graph_from_arrays(np.array(pairs).T, num_nodes=7, splits={"train": list(split)})
     by_mask = graph_from_arrays(np.array(pairs).T, num_nodes=7, splits={"train": mask})

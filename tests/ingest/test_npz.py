@@ -43,7 +43,7 @@ def assert_equal(got: Graph, wanted: Graph) -> None:
             assert np.array_equal(got.edge_splits[edge_type][name], keys)
 
 
-def test_a_typed_graph_comes_back(tmp_path, typed_graph):
+def test_a_typed_graph_survives_a_round_trip(tmp_path, typed_graph):
     typed_graph = replace(typed_graph, edge_splits={WRITES: {"train": np.arange(0, 70, 3), "none": np.arange(0)}})
     write_npz(typed_graph, tmp_path / "deep" / "graph.npz")
     assert_equal(read_npz(tmp_path / "deep" / "graph.npz"), typed_graph)
@@ -58,7 +58,7 @@ def test_a_typed_graph_comes_back(tmp_path, typed_graph):
     strings=st.lists(st.text(max_size=3), min_size=3, max_size=3),
     rows=st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=3, max_size=3),
 )
-def test_columns_of_any_kind_come_back(tmp_path, num_nodes, strings, rows):
+def test_columns_of_any_kind_survive_a_round_trip(tmp_path, num_nodes, strings, rows):
     ragged = RaggedArray.from_rows([np.array(row, np.int16) for row in rows])
     few = np.arange(num_nodes)
     graph = Graph(
@@ -147,7 +147,7 @@ SOME_EDGES = {"edge_index": np.array([[0, 1], [1, 2]]), "x": np.ones((4, 2))}
         ),
     ],
 )
-def test_arrays_that_become_nothing_are_an_error(tmp_path, arrays, message):
+def test_unused_arrays_are_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(SchemaError, match=message):
         read_npz(tmp_path / "a.npz")
@@ -196,13 +196,13 @@ def test_a_typed_graph_without_edge_types(tmp_path):
         ),
     ],
 )
-def test_arrays_that_are_no_graph(tmp_path, arrays, error, message):
+def test_arrays_without_a_graph_are_refused(tmp_path, arrays, error, message):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(error, match=message):
         read_npz(tmp_path / "a.npz")
 
 
-def test_files_that_are_no_npz(tmp_path):
+def test_other_files_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     with pytest.raises(FormatError, match="is missing"):
         read_npz(path)
@@ -277,7 +277,7 @@ def test_damaged_bytes_never_pass_unnoticed(tmp_path, rng):
         ),
     ],
 )
-def test_names_that_would_come_back_as_others_are_not_written(tmp_path, graph):
+def test_names_changed_by_a_round_trip_are_refused(tmp_path, graph):
     with pytest.raises(SchemaError):
         write_npz(graph.check(), tmp_path / "a.npz")
     assert list(tmp_path.iterdir()) == []

@@ -61,7 +61,7 @@ def test_reverses_follow_their_edges(tmp_path, rng, name, inverse_edges, is_doub
     assert edges.features["weight"].tolist() == np.repeat(arrays["edge_weight"], 2).tolist()
 
 
-def test_a_name_that_does_not_tell_of_reverses_is_refused(tmp_path, rng):
+def test_a_name_without_known_reverses_is_refused(tmp_path, rng):
     layouts.plain(tmp_path / "mine", rng)
     with pytest.raises(SettingsError, match=r"mine is not a name of OGB's, .*; give inverse_edges=True"):
         hopstream.read_graph(tmp_path / "mine")
@@ -133,7 +133,7 @@ def test_archives_of_other_things_are_refused(tmp_path, rng):
         read_ogb_folder(tmp_path, inverse_edges="no")
 
 
-def test_a_split_that_is_not_whole_says_what_is_there(tmp_path, rng):
+def test_error_for_an_incomplete_split_lists_present_files(tmp_path, rng):
     root = tmp_path / "ogbn_arxiv"
     layouts.plain(root, rng)
     for name in ("valid", "test"):
@@ -165,7 +165,7 @@ def test_mag240m_is_mapped_and_chunked(tmp_path, rng):
         read_ogb_folder(tmp_path / "mag")
 
 
-def test_several_splits_are_chosen_from(tmp_path, rng):
+def test_one_of_several_splits_is_chosen(tmp_path, rng):
     tmp_path = tmp_path / "ogbn_arxiv"
     layouts.plain(tmp_path, rng)
     layouts.split_keys(tmp_path / "split" / "random", 4)
@@ -179,7 +179,7 @@ def test_several_splits_are_chosen_from(tmp_path, rng):
     assert graph.splits[NODE]["train"].tolist() == [0, 2]
 
 
-def test_what_contradicts_itself_is_refused(tmp_path, rng):
+def test_contradicting_files_are_refused(tmp_path, rng):
     tmp_path = tmp_path / "ogbn_arxiv"
     layouts.plain(tmp_path, rng)
     raw = tmp_path / "raw"
@@ -219,7 +219,7 @@ def test_the_command_reads_folders(tmp_path, rng, capsys):
     assert main(["verify", str(tmp_path / "p"), "--against", str(tmp_path / "ogbn_mag")]) == 0
 
 
-def test_the_command_takes_what_a_folder_does_not_say(tmp_path, rng, capsys):
+def test_the_command_takes_missing_facts_as_options(tmp_path, rng, capsys):
     source, out = str(tmp_path / "mine"), ["--out", str(tmp_path / "p")]
     layouts.plain(tmp_path / "mine", rng)
     assert main(["ingest", source, *out]) == 2

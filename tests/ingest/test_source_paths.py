@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("mag", "mag/shop.json", "which holds mag/shop.json, the graph"),
     ],
 )
-def test_what_is_not_apart_is_refused(here, out, read, how):
+def test_outputs_inside_the_source_are_refused(here, out, read, how):
     with pytest.raises(SettingsError) as caught:
         check_apart(out, {"the rest": "other", "the graph": read}, "out_dir")
     assert str(caught.value) == f"out_dir is {out}, {how}; give a folder apart from the input"
@@ -50,5 +50,5 @@ def test_what_is_not_apart_is_refused(here, out, read, how):
         ("mag/parts", "mag/shop.json"), ("mag/parts", "mag/g.npz"), ("new/deep/parts", "mag"), ("mag/parts", "link"),
     ],
 )  # fmt: skip
-def test_folders_beside_each_other_are_apart(here, out, read):
+def test_sibling_folders_are_accepted(here, out, read):
     check_apart(out, {"the graph": read})

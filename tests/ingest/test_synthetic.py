@@ -27,13 +27,13 @@ def test_shape_and_schema():
     assert graph.schema.splits[NODE] == ("train", "val", "test")
 
 
-def test_features_and_labels_are_only_there_when_asked_for():
+def test_features_and_labels_are_made_only_if_requested():
     assert list(rmat_graph(3).nodes[NODE].features) == []
     assert list(rmat_graph(3, num_features=2).nodes[NODE].features) == ["x"]
     assert list(rmat_graph(3, num_classes=2).nodes[NODE].features) == ["y"]
 
 
-def test_equal_arguments_give_equal_graphs_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch):
+def test_equal_arguments_give_equal_graphs_for_any_chunks(monkeypatch: pytest.MonkeyPatch):
     one = rmat_graph(8, num_features=3, num_classes=4, rng_seed=5)
     monkeypatch.setattr(synthetic, "CHUNK_EDGES", 100)
     again = rmat_graph(8, num_features=3, num_classes=4, rng_seed=5)
@@ -53,7 +53,7 @@ def test_degrees_are_skewed_and_ids_are_shuffled():
     assert abs(np.corrcoef(degrees, np.arange(4096))[0, 1]) < 0.1
 
 
-def test_splits_share_out_every_node():
+def test_splits_contain_every_node():
     splits = rmat_graph(12).splits[NODE]
     assert np.array_equal(np.sort(np.concatenate(list(splits.values()))), np.arange(4096))
     for name, share in (("train", 0.6), ("val", 0.2), ("test", 0.2)):

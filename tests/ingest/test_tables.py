@@ -113,7 +113,7 @@ def test_edges_may_be_in_splits(tables):
         tables.read()
 
 
-def test_raw_ids_are_kept_unless_told_otherwise(tables):
+def test_raw_ids_are_kept_by_default(tables):
     assert set(tables.read(keep_raw_ids=False).nodes["user"].features) == {"age", "height", "vip"}
     tables.feature("user", uid={"column": "uid", "dtype": "int16"})
     assert str(tables.read().schema.feature("user", "uid")) == "int16[rows]"
@@ -231,7 +231,7 @@ def test_cells_are_read_as_declared(tables, spec, wanted):
     assert (str(graph.schema.feature("user", "f")), column(graph, "user", "f")) == wanted
 
 
-def test_undeclared_cells_are_what_all_files_can_be(tables):
+def test_undeclared_columns_get_a_dtype_that_fits_all_files(tables):
     tables.write("users2.csv", "uid,age,height,vip,part\n1,0.5,nan,1,train\n2,x,inf,no,\n")
     tables.nodes["user"]["files"] = ["users.csv", "users2.csv"]
     graph = tables.read()
@@ -320,7 +320,7 @@ def test_parquet_tables(tables):
     assert {n: k.tolist() for n, k in graph.splits["user"].items()} == {"train": [0], "test": [2]}
 
 
-def test_parquet_batches_do_not_show(tables, monkeypatch):
+def test_parquet_batch_size_does_not_change_the_graph(tables, monkeypatch):
     monkeypatch.setattr(files, "PARQUET_BATCH_ROWS", 2)
     tags = [[1], [], [2, 3], [4], [], [5, 6, 7], [8]]
     names = ["", "b", "cc", "ddd", "e", "", "ü"]
@@ -577,7 +577,7 @@ def test_metadata_refusals(tables, change, error, message):
         ('{"nodes": {"a": {}, "a": {}}}', "a key is repeated"),
     ],
 )
-def test_files_that_are_no_metadata(tmp_path, text, message):
+def test_invalid_metadata_files_are_refused(tmp_path, text, message):
     path = tmp_path / "graph.json"
     path.write_text(text)
     with pytest.raises(FormatError, match=message):
@@ -699,7 +699,7 @@ def test_tables_have_no_complex_numbers(tables):
         tables.read()
 
 
-def test_repeated_raw_ids_are_dropped_when_asked(tmp_path):
+def test_repeated_raw_ids_are_dropped_if_requested(tmp_path):
     tables = Tables(tmp_path)
     tables.write("users.csv", USERS + "7,99,9.5,true,val\n11,98,9.5,true,val\n")
     with pytest.raises(SchemaError, match=r"user has raw id 7 twice: users\.csv line 3 and users\.csv line 5"):
@@ -715,7 +715,7 @@ def test_repeated_raw_ids_are_dropped_when_asked(tmp_path):
         TableSettings(on_duplicate="keep")
 
 
-def test_features_named_as_batches_name_their_own_are_refused(tables, tmp_path_factory):
+def test_features_with_names_reserved_for_batches_are_refused(tables, tmp_path_factory):
     chunks = tmp_path_factory.mktemp("beside") / "chunks"
     tables.nodes["film"]["features"] = {"n_id": "title"}
     refused = "film has a feature 'n_id', which is the name of an attribute of every batch; rename or remove it"

@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -48,7 +49,7 @@ def test_memory_maps_stay_memory_maps(tmp_path):
         (np.empty((0, 3), np.uint8), "uint8[rows, 3]"),
     ],
 )
-def test_what_becomes_what(value, wanted):
+def test_values_are_converted_to_columns(value, wanted):
     column = as_column(value, "x")
     assert len(column) == len(value)
     assert str(column_schema(column)) == wanted
@@ -59,7 +60,7 @@ def test_ragged_rows_keep_their_values():
     assert [row.tolist() for row in column] == [[1], [], [2, 3]]
 
 
-def test_whatever_has_the_array_method_is_an_array():
+def test_objects_with_the_array_method_are_arrays():
     class Series:
         def __array__(self, dtype=None, copy=None):
             return np.arange(3, dtype=dtype)
@@ -85,15 +86,42 @@ def test_whatever_has_the_array_method_is_an_array():
         ([np.ones(2), np.ones(1, np.int8)], "row 1 of a ragged column is int8"),
         (np.array([["a"]]), r"x is <U1\[1, 1\]; a column holds one string per row"),
         (np.array([b"a"]), "cannot be stored"),
-        (np.array(["2020-01-01"], dtype="datetime64[s]"), r"convert times with astype\('int64'\)"),
+        (np.array([3], dtype="timedelta64[s]"), r"convert spans of time with astype\('int64'\)"),
+        (np.array(["2020", "NaT"], dtype="datetime64[s]"), r"x\[1\] is NaT; give every row a time"),
+        (np.array(["2020", "NaT"], dtype="datetime64"), r"x\[1\] is NaT"),
+        (np.array([1]).astype("datetime64"), "x is datetime64, which has no unit"),
+        (pa.array([1, None], pa.timestamp("ms")), r"x\[1\] is NaT"),
         (np.array([object()]), "not a number"),
         (torch.ones(2, dtype=torch.bfloat16), "tensor that numpy cannot hold"),
         (torch.eye(2).to_sparse(), "tensor that numpy cannot hold"),
     ],
 )
-def test_what_is_refused(value, message):
+def test_invalid_columns_are_refused(value, message):
     with pytest.raises(SchemaError, match=message):
         as_column(value, "x")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([0, 5, 2], "datetime64[s]"),
+        np.array([0, 5, 2], ">M8[s]"),
+        np.array([0, 9, 5, 9, 2, 9], "datetime64[s]")[::2],
+        [np.datetime64(seconds, "s") for seconds in (0, 5, 2)],
+        pa.array([0, 5, 2], pa.timestamp("s", tz="UTC")),
+        pa.chunked_array([pa.array([0, 5], pa.timestamp("s")), pa.array([2], pa.timestamp("s"))]),
+        pa.array([0, 5, 2], pa.date32()),
+    ],
+)
+def test_times_become_integers_in_their_unit(value):
+    column = as_column(value, "x")
+    assert column.dtype == np.int64
+    assert column.tolist() == [0, 5, 2]
+
+
+def test_times_are_not_copied():
+    times = np.array([0, 5, 2], "datetime64[ns]")
+    assert np.shares_memory(as_column(times, "x"), times)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +156,5 @@ def test_keys_refuse(value, message):
         as_keys(value, "k")
 
 
-def test_the_room_does_not_import_torch():
+def test_the_module_does_not_import_torch():
     assert "torch" not in vars(sys.modules["hopstream.ingest.user_columns"])

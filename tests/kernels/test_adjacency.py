@@ -9,7 +9,9 @@ from hopstream.kernels.adjacency import count_buckets, deal_ends, group_rows, ta
 
 
 @pytest.mark.parametrize("firsts", [(0, 0), (3, 40)])
-def test_ends_that_differ_are_taken_and_counted_by_cell(rng: np.random.Generator, firsts: tuple[int, int]) -> None:
+def test_edges_without_self_loops_are_taken_and_counted_by_cell(
+    rng: np.random.Generator, firsts: tuple[int, int]
+) -> None:
     src, dst = rng.integers(0, 50, (2, 400))
     ends, counts = np.empty((2, 400), np.uint32), np.zeros(100 >> 2, np.int64)
     num_kept = take_ends(src, dst, *firsts, 2, ends, counts)
@@ -19,7 +21,7 @@ def test_ends_that_differ_are_taken_and_counted_by_cell(rng: np.random.Generator
     assert counts.tolist() == np.bincount(pairs.reshape(-1) >> 2, minlength=25).tolist()
 
 
-def test_both_directions_of_every_edge_come_to_their_bucket(rng: np.random.Generator) -> None:
+def test_both_directions_of_every_edge_are_in_their_bucket(rng: np.random.Generator) -> None:
     ends, bucket_of = rng.integers(0, 64, (2, 300)).astype(np.uint32), np.array([0, 0, 1, 2, 2, 2, 2, 3], np.uint32)
     counts = np.zeros(4, np.int64)
     count_buckets(ends, 3, bucket_of, counts)

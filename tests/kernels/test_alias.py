@@ -144,6 +144,6 @@ def test_rows_without_weight_give_nothing():
     assert all(len(row) == 0 for row in draw_many([0.0, 0.0, 0.0, 1.0], 10, 3, 1, False))
 
 
-def test_where_fewer_edges_have_weight_than_are_wanted_all_of_them_are_drawn():
+def test_all_weighted_edges_are_drawn_if_fewer_than_requested():
     rows = draw_many([0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0], 50, 7, 3, False)
     assert {tuple(sorted(row.tolist())) for row in rows} == {(1, 3)}

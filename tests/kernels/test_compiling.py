@@ -86,7 +86,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("script", [ONE_KERNEL, pytest.param(LOADER, marks=pytest.mark.slow)], ids=["kernel", "loader"])
-def test_compiling_is_told_on_stderr_once_and_unused_code_of_other_source_is_removed(tmp_path: Path, script: str):
+def test_compiling_is_reported_once_and_stale_kernels_are_removed(tmp_path: Path, script: str):
     local_store(make_plain_graph(np.random.default_rng(0)), tmp_path / "parts", 2).close()
     where = tmp_path / "cache"
     old, recent, other = (where / "kernels" / name for name in ("hashing-0", "hashing-1", "rows-0"))
@@ -107,7 +107,7 @@ def test_processes_that_start_together_compile_a_kernel_once(tmp_path: Path):
     assert sum(int(finish(process)[0]) for process in processes) == 2
 
 
-def test_a_folder_that_cannot_be_written_is_said_once_and_does_no_harm(tmp_path: Path):
+def test_an_unwritable_cache_folder_is_reported_once(tmp_path: Path):
     (tmp_path / "file").write_text("")
     _, err = finish(start(ONE_KERNEL, tmp_path / "file" / "cache"))
     assert err.count("\n") == 2 and "compiled kernels are not kept, so that every start compiles them: " in err
@@ -137,7 +137,7 @@ def test_the_digest_follows_imports_but_not_time_stamps(tmp_path: Path):
     assert {name for name in before if before[name] != after[name]} == {"inlined", "middle", "caller"}
 
 
-def test_kernels_import_one_another_as_the_digest_reads_them():
+def test_kernels_use_only_imports_that_the_digest_reads():
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -152,6 +152,6 @@ def test_the_folder_is_the_users_own_without_numbas_variable(monkeypatch: pytest
     assert cache_folder() == tmp_path / "hopstream" / "kernels"
 
 
-def test_a_part_of_kernels_cannot_be_called() -> None:
+def test_inlined_kernels_cannot_be_called_from_python() -> None:
     with pytest.raises(TypeError, match="add_weight can only be called by compiled kernels"):
         add_weight(1.0, 2.0)

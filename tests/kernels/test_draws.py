@@ -169,9 +169,7 @@ def make_request(rng: np.random.Generator, strategy: Any, count: int, limits: st
         *(("excluded, candidates", count) for count in (1, 70)),
     ],
 )
-def test_choices_are_those_of_the_plain_answer(
-    rng: np.random.Generator, strategy: str, limits: str, count: int
-) -> None:
+def test_choices_equal_the_plain_answer(rng: np.random.Generator, strategy: str, limits: str, count: int) -> None:
     if strategy in ("last", "labor") and (count < 0 or (strategy == "last" and not limits)):
         return  # then stores draw uniformly, or only read
     hand = Hand(rng)
@@ -185,9 +183,7 @@ def test_choices_are_those_of_the_plain_answer(
 
 @pytest.mark.parametrize("strategy", ["uniform", "weighted"])
 @pytest.mark.parametrize("limits", ["", "excluded", "candidates"])
-def test_choices_with_replacement_are_those_of_the_plain_answer(
-    rng: np.random.Generator, strategy: str, limits: str
-) -> None:
+def test_choices_with_replacement_equal_the_plain_answer(rng: np.random.Generator, strategy: str, limits: str) -> None:
     hand = Hand(rng)
     for count in (1, 9, 70):
         request = replace(make_request(rng, strategy, count, limits), is_replacing=True)
@@ -206,7 +202,7 @@ def test_eligible_edges_are_counted(rng: np.random.Generator, limits: str) -> No
     assert found.tolist() == [len(row) for row in hand.wanted(request, degrees)]
 
 
-def test_a_hub_whose_neighbors_are_all_excluded_has_none_to_draw(rng: np.random.Generator) -> None:
+def test_a_hub_with_all_neighbors_excluded_draws_none(rng: np.random.Generator) -> None:
     """After a bounded number of rejections the row is scanned, and no edge is left."""
     hand = Hand(rng)
     everyone = np.stack([np.full(NUM_NEIGHBORS, 5), np.arange(NUM_NEIGHBORS)])

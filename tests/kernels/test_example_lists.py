@@ -89,12 +89,12 @@ def test_lists_are_located_counted_and_read(rng):
             assert out.tobytes() == b"".join(flat) and lengths.tolist() == [len(text) for text in flat]
 
 
-def test_too_little_room_is_told(rng):
+def test_too_little_room_is_reported(rng):
     lists = messages_of(rng)
     assert located(encoded(lists), room=1)[3] == max(map(len, lists))
 
 
-def test_what_is_cut_off_or_damaged_is_left_to_protobuf(rng):
+def test_truncated_and_damaged_messages_are_left_to_protobuf(rng):
     records = encoded([of for of in messages_of(rng) if of])
     for record in records:
         assert located([record[:-1]])[2].tolist() == [UNUSUAL]
@@ -119,7 +119,7 @@ def test_what_is_cut_off_or_damaged_is_left_to_protobuf(rng):
 
 
 @pytest.mark.parametrize("tail", [b"\x80", b"\xff" * 11 + b"\x01"])
-def test_numbers_that_do_not_end_are_told(tail):
+def test_unterminated_varints_are_reported(tail):
     data = np.frombuffer(b"\x05" + tail, np.uint8)
     found = np.array([[[INT64_LIST, 0, len(data)]]])
     counts = np.empty((1, 1), np.int64)

@@ -58,7 +58,7 @@ def test_strings_are_written_as_protobuf_writes_them():
     assert message_class(EXAMPLE).FromString(bytes(encode_examples({"x": lists}, 1)[0])) == wanted
 
 
-def test_features_are_found_where_they_are():
+def test_features_are_located():
     message = example_with(f=("float_list", [1.5, -2]), i=("int64_list", [7, -1]), s=("bytes_list", [b"", b"xy"]))
     message.features.feature["empty"].int64_list.SetInParent()
     message.features.feature["none"].SetInParent()
@@ -76,7 +76,7 @@ def test_features_are_found_where_they_are():
     assert by_name[b"none"][0] == 0
 
 
-def test_what_there_is_no_room_for_is_counted():
+def test_features_beyond_the_buffer_are_counted():
     message = example_with(a=("int64_list", [1, 2, 3]), b=("bytes_list", [b"x", b"y"]))
     data = np.frombuffer(message.SerializeToString(), np.uint8)
     found = np.empty((2, 5), np.int64)

@@ -55,7 +55,7 @@ def test_any_number_of_rows(rng: np.random.Generator, rows: list[int], width: in
 @pytest.mark.parametrize("width", [1, 8])
 @pytest.mark.parametrize("place", [0, WORDS_AT_ONCE, WORDS_AT_ONCE + 9])
 @pytest.mark.parametrize("identifier", [-1, 50, -(2**63), 2**63 - 1])
-def test_one_row_of_many_that_is_not_there(rows: list[int], width: int, place: int, identifier: int) -> None:
+def test_one_unknown_row_among_many_is_reported(rows: list[int], width: int, place: int, identifier: int) -> None:
     offsets, parts = _cut(np.zeros((50, width), np.uint64), rows)
     ids = np.zeros(WORDS_AT_ONCE + 10, np.int64)
     ids[place] = identifier
@@ -80,7 +80,7 @@ def test_one_row_of_many_that_is_not_there(rows: list[int], width: int, place: i
         ([0, 1, 2], [1], 3),
     ],
 )
-def test_rows_and_places_that_are_not_there(ids: list[int], positions: list[int], num_rows: int, width: int) -> None:
+def test_unknown_rows_and_places_are_reported(ids: list[int], positions: list[int], num_rows: int, width: int) -> None:
     column, out = np.zeros(3 * width, np.uint64), np.zeros((num_rows, width), np.uint64)
     with pytest.raises(IndexError):
         gather_rows(
@@ -88,7 +88,7 @@ def test_rows_and_places_that_are_not_there(ids: list[int], positions: list[int]
         )
 
 
-def test_rows_of_the_output_that_are_not_in_one_piece() -> None:
+def test_output_rows_must_be_contiguous() -> None:
     column, out = np.zeros(120, np.uint64), np.zeros((3, 80), np.uint64)[:, ::2]
     with pytest.raises(IndexError, match="are not contiguous"):
         gather_rows(np.arange(3), np.array([0, 3]), address_table([column]), out, np.empty(0, np.int64))

@@ -155,7 +155,7 @@ def test_edges_are_found_and_numbered():
     assert local.tolist() == sorted(wanted)
 
 
-def test_what_a_halo_has_comes_last():
+def test_replicated_ids_are_grouped_last():
     rng = np.random.default_rng(5)
     offsets = np.array([0, 10, 10, 30])
     ids = rng.integers(0, 30, 80)

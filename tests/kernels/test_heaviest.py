@@ -88,7 +88,7 @@ def test_walking_and_selecting_equal_the_naive_reference(
 
 
 @pytest.mark.parametrize("num_excluded", [0, 5])
-def test_a_walk_that_ends_too_early_says_so(num_excluded: int) -> None:
+def test_a_walk_that_ends_too_early_returns_none(num_excluded: int) -> None:
     """The ten eligible edges are the lightest of 100, so a walk of 90 ranks reaches none of them."""
     row = Row([1.0] * 10 + [2.0] * 90, excluded=range(num_excluded))
     assert row.walk(10, 3, 90) is None

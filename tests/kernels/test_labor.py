@@ -46,7 +46,7 @@ def test_parallel_edges_are_next_to_each_other() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_of_parallel_edges_each_is_taken_equally_often(share: float) -> None:
+def test_parallel_edges_are_taken_equally_often(share: float) -> None:
     """Inclusion within 5 sigma of the mean over the copies of a neighbour, over seeds."""
     num_draws = 2500
     keys = np.array([7, 3, 7, 9, 7])

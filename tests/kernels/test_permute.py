@@ -21,7 +21,7 @@ def order_of(num_positions, order_seed, start=0, count=None):
 
 @settings(deadline=None)
 @given(st.integers(1, 100_000), st.integers(0, 2**64 - 1))
-def test_every_position_comes_once(num_positions, order_seed):
+def test_every_position_occurs_once(num_positions, order_seed):
     assert np.array_equal(np.sort(order_of(num_positions, order_seed)), np.arange(num_positions))
 
 
@@ -32,7 +32,7 @@ def test_sizes_at_the_edges_of_the_domain(num_positions):
 
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**64 - 1), st.data())
-def test_a_slice_is_that_slice_of_the_whole_order(num_positions, order_seed, data):
+def test_a_slice_equals_the_slice_of_the_whole_order(num_positions, order_seed, data):
     start = data.draw(st.integers(0, num_positions))
     count = data.draw(st.integers(0, num_positions - start))
     whole = order_of(num_positions, order_seed)
@@ -62,7 +62,7 @@ def test_where_a_position_lands_is_uniform(num_positions):
     assert np.abs(hits - num_orders / 10).max() < 5.5 * sigma
 
 
-def test_neighbours_are_torn_apart():
+def test_neighbours_are_separated():
     """Adjacent indices map to adjacent values no more often than chance allows."""
     order = order_of(100_000, 3)
     assert np.count_nonzero(np.abs(np.diff(order)) == 1) < 15  # 2 expected

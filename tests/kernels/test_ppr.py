@@ -102,7 +102,7 @@ def test_a_walk_that_outgrows_its_segment_keeps_everything(tmp_path):
     check_against_the_plain_answer(graph, tmp_path, {NODE: [0, 5]}, settings, 1)
 
 
-def test_a_shorter_path_that_is_found_late_counts_for_everything_behind_it(tmp_path):
+def test_a_shorter_path_found_late_updates_later_nodes(tmp_path):
     """Node 1 is one hop away but waits for its many edges; the chain 2, 3, 4 reaches node 5 before it."""
     links = [(0, 1), (0, 2), (2, 3), (3, 4), (4, 5), (1, 5), (5, 6), (6, 7)]
     links += [(1, 10 + i) for i in range(40)]

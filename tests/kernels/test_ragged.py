@@ -10,7 +10,7 @@ from hopstream.kernels.gather import scatter_rows
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_rows_of_a_stretch_are_copied_and_others_passed_over(rng, width):
+def test_rows_of_a_range_are_copied_and_others_skipped(rng, width):
     lengths = rng.integers(0, 4, 40)
     offsets, order = offsets_of(lengths), rng.permutation(40)
     values = rng.integers(0, 99, (int(offsets[-1]), width)).astype(np.uint32)

@@ -39,7 +39,7 @@ def framed(tmp_path, records):
     return np.fromfile(tmp_path / "x", np.uint8)
 
 
-def test_records_are_found_up_to_the_first_that_is_not_whole(tmp_path):
+def test_records_are_found_up_to_the_first_incomplete_one(tmp_path):
     records = [b"", b"ab", bytes(range(100))]
     data, bounds = framed(tmp_path, records), np.empty((9, 2), np.int64)
     count, at, state = find_records(data, 1000, 1000, bounds)
@@ -51,7 +51,7 @@ def test_records_are_found_up_to_the_first_that_is_not_whole(tmp_path):
         assert state == (WHOLE if at == cut else MORE_NEEDED) and at <= cut and count <= 3
 
 
-def test_starts_are_those_of_the_records_up_to_the_first_that_is_not_whole(tmp_path):
+def test_record_starts_are_found_up_to_an_incomplete_record(tmp_path):
     records = [b"", b"ab", bytes(range(100)), b""]
     data, starts = framed(tmp_path, records), np.empty(9, np.int64)
     wanted = np.cumsum([0, *(len(record) + 16 for record in records)]).tolist()
@@ -79,5 +79,5 @@ def test_damage_is_found(tmp_path, place, state):
     assert unchecked == (WHOLE if state == BAD_RECORD else state)
 
 
-def test_a_record_that_is_too_long_is_not_believed(tmp_path):
+def test_an_oversized_record_length_is_rejected(tmp_path):
     assert find_records(framed(tmp_path, [b"ab"]), 1, 1, np.empty((9, 2), np.int64))[2] == TOO_LONG

@@ -27,7 +27,7 @@ def test_slots_equal_the_naive_reference(rng: np.random.Generator, dtype: type, 
         assert _assign(ids, table, generation, node_ids) == naive.assign_slots(ids.tolist())
 
 
-def test_colliding_ids_are_told_apart() -> None:
+def test_colliding_ids_get_separate_slots() -> None:
     """Ids whose hashes share their upper bits probe past each other, around the table's end as well."""
     table, node_ids = np.zeros((32, 2), np.int64), np.empty(8, np.int64)
     inverse = pow(0x9E3779B97F4A7C15, -1, 1 << 64)
@@ -38,7 +38,7 @@ def test_colliding_ids_are_told_apart() -> None:
     assert found == ids.tolist()
 
 
-def test_a_full_table_says_where_it_stopped() -> None:
+def test_a_full_table_returns_where_it_stopped() -> None:
     table, node_ids = np.zeros((32, 2), np.int64), np.empty(8, np.int64)
     slots = np.full(12, -1, np.int64)
     done, num_nodes = assign_slots(np.arange(12), 0, SlotTable(table, np.uint64(59), 1, node_ids, 0, slots))
@@ -53,7 +53,7 @@ def test_repeat_slots() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
-def test_slots_are_looked_up_without_being_given(rng: np.random.Generator, dtype: type) -> None:
+def test_slots_are_looked_up_without_being_assigned(rng: np.random.Generator, dtype: type) -> None:
     """Ids of an earlier generation are unknown, and a lookup changes nothing."""
     table, node_ids = np.zeros((512, 2), np.int64), np.empty(128, np.int64)
     shift = np.uint64(64 - 9)

@@ -29,7 +29,7 @@ def test_edges_equal_the_naive_reference(rng: np.random.Generator, scale: int):
     assert list(zip(src.tolist(), dst.tolist(), strict=True)) == expected
 
 
-def test_edges_do_not_depend_on_what_is_drawn_together():
+def test_edges_do_not_depend_on_the_batch():
     whole = np.stack(_draw(0, 100, 10, 3))
     pieces = np.concatenate([np.stack(_draw(first, 25, 10, 3)) for first in (0, 25, 50, 75)], axis=1)
     assert np.array_equal(whole, pieces)
@@ -66,7 +66,7 @@ def test_features_are_centroids_under_noise_of_mean_0():
     assert np.abs(correlations).max() < 5 / np.sqrt(num_rows)
 
 
-def test_features_do_not_depend_on_what_is_made_together():
+def test_features_do_not_depend_on_the_batch():
     centroids = np.zeros((1, 5), np.float32)
     whole, piece = np.empty((10, 5), np.float32), np.empty((4, 5), np.float32)
     fill_features(0, np.uint64(9), np.zeros(10, np.int64), centroids, np.float32(1), whole)

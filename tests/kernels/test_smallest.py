@@ -52,7 +52,7 @@ def test_positions_are_sorted_and_kept_once(rng: np.random.Generator, size: int,
     assert [*positions[:3], positions[-1]] == around
 
 
-def test_a_position_is_put_in_its_place_unless_it_is_there() -> None:
+def test_a_position_is_inserted_in_order_unless_present() -> None:
     positions = np.array([9, 2, 4, 8, -1])
     assert not for_python(insert_position)(4, positions, 1, 3)
     assert for_python(insert_position)(5, positions, 1, 3)

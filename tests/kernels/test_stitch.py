@@ -21,7 +21,7 @@ def test_ids_are_sorted_by_part_in_their_order(rng: np.random.Generator, sizes: 
     assert grouped.tolist() == ids[positions].tolist()
 
 
-def test_no_ids_are_no_rows_of_any_part() -> None:
+def test_empty_ids_give_no_rows() -> None:
     starts, none = np.full(4, 9), np.empty(0, np.int64)
     split_by_part(none, np.array([0, 2, 2, 5]), starts, none.copy(), none.copy())
     assert starts.tolist() == [0, 0, 0, 0]
@@ -29,7 +29,7 @@ def test_no_ids_are_no_rows_of_any_part() -> None:
 
 @pytest.mark.parametrize("row_bytes", [1, 3, 4, 8, 20, 400])
 @pytest.mark.parametrize("shift", [0, 1, 5])
-def test_rows_from_any_address_go_where_positions_say(rng: np.random.Generator, row_bytes: int, shift: int) -> None:
+def test_rows_are_written_to_their_positions(rng: np.random.Generator, row_bytes: int, shift: int) -> None:
     received = rng.integers(0, 256, 30 * row_bytes + shift, dtype=np.uint8)
     received.flags.writeable = False
     rows = received[shift:].reshape(30, row_bytes)

@@ -16,7 +16,7 @@ EARLIEST, LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @pytest.mark.parametrize("is_inclusive", [True, False])
 @pytest.mark.parametrize("num_nodes", [0, 1, TOGETHER - 1, TOGETHER, 3 * TOGETHER + 5])
-def test_rows_are_cut_where_bisection_says(rng: np.random.Generator, num_nodes: int, is_inclusive: bool) -> None:
+def test_rows_are_cut_at_the_bisection_point(rng: np.random.Generator, num_nodes: int, is_inclusive: bool) -> None:
     """Rows of 0 to 700 edges, with equal times and extreme ones, in three parts, one without edges."""
     rows: list[list[np.ndarray]] = [[], [], []]
     parts = rng.integers(0, 2, num_nodes).astype(np.int32) * 2

@@ -18,7 +18,7 @@ def test_neighbours_are_in_the_tree_of_the_node_they_were_drawn_for(dtype: type)
     assert pairs.tolist() == [(7 << 40) + 10, (7 << 40) + 11, 12, 13, 10]
 
 
-def test_pairs_come_apart_as_they_were_put_together(rng: np.random.Generator) -> None:
+def test_packed_pairs_are_unpacked(rng: np.random.Generator) -> None:
     trees, ids = rng.integers(0, 1 << 23, 200), rng.integers(0, 1 << 40, 200)
     trees[:2], ids[:2] = (1 << 23) - 1, ((1 << 40) - 1, 0)
     pairs, found_ids, found_trees = np.empty((3, 200), np.int64)

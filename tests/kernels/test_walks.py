@@ -21,7 +21,7 @@ from tests import naive, naive_walks
 RNG_SEED = 31
 
 
-def test_fractions_are_those_of_the_numbers_own_streams() -> None:
+def test_fractions_equal_those_of_each_number_stream() -> None:
     numbers = np.array([0, 1, 5, 1 << 40])
     out = np.empty(4)
     hash_fractions(np.uint64(7), numbers, out)
@@ -49,7 +49,7 @@ def test_candidates_are_accepted_in_proportion_to_their_bias(return_bias: float,
         assert abs(is_accepted.sum() - num_walks * chance) <= 5 * sigma, f"rng_seed = {RNG_SEED}, column {column}"
 
 
-def test_nothing_is_open_where_strangers_count_as_neighbours_do() -> None:
+def test_candidates_are_all_decided_if_q_is_1() -> None:
     verdicts = np.empty((500, 2), np.uint8)
     candidates = np.tile(np.array([3, 4]), (500, 1))
     judge_candidates(np.uint64(1), np.arange(500), candidates, np.full(500, 3), 0.2, 1.0, verdicts)
@@ -86,7 +86,7 @@ def test_exact_draws_follow_the_law(p: float, q: float, is_weighted: bool) -> No
         assert abs((found == neighbor).sum() - num_walks * chance) < 5 * sigma, f"rng_seed = {RNG_SEED}, {neighbor}"
 
 
-def test_a_node_without_weight_leads_nowhere() -> None:
+def test_a_node_without_weighted_edges_ends_the_walk() -> None:
     found = np.empty(2, np.int64)
     rows = np.arange(2)
     draw_second_order(

@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 class BatchesContract:
-    """What depends on how a loader makes its batches.
+    """Tests that depend on how a loader makes its batches.
 
     Inherit it and give a fixture ``new_loader(**settings)`` that makes loaders of numpy batches, shuffled.
     """
@@ -41,7 +41,7 @@ class BatchesContract:
             assert epochs == self.epochs(other, 3)
             assert epochs[:1] != self.epochs(reseeded, 1)
 
-    def test_a_restored_loader_goes_on_exactly_where_the_saved_one_was(self, new_loader):
+    def test_a_restored_loader_resumes_exactly_at_the_saved_place(self, new_loader):
         with new_loader() as one, new_loader() as other:
             epochs = self.epochs(one, 3)
             one.set_epoch(1)
@@ -56,7 +56,7 @@ class BatchesContract:
                 assert self.epochs(other, 2) == [epochs[1][num_before:], epochs[2]]
                 one.set_epoch(1)
 
-    def test_a_state_in_which_any_fact_differs_is_refused(self, new_loader):
+    def test_a_state_with_any_differing_fact_is_refused(self, new_loader):
         options = {"batch_size": 3, "rng_seed": 3, "world_size": 2}
         with new_loader(**options, rank=0) as loader:
             state = loader.state_dict()
@@ -95,7 +95,7 @@ class LoaderContract(BatchesContract):
             third.load_state_dict(after)
             assert self.epochs(third, 1) == [epochs[1]]
 
-    def test_a_state_counts_what_the_consumer_was_given_not_what_was_made(self, new_loader):
+    def test_a_state_counts_delivered_batches_not_sampled_ones(self, new_loader):
         with new_loader() as loader:
             for number, _ in enumerate(loader, start=1):
                 assert loader.state_dict()["next_batch"] == number
@@ -129,7 +129,7 @@ class LoaderContract(BatchesContract):
         assert set(threading.enumerate()) == before
         loader.close()
 
-    def test_pickling_or_copying_says_what_to_do_instead(self, new_loader):
+    def test_pickling_and_copying_are_refused_with_a_remedy(self, new_loader):
         with new_loader() as loader:
             told = f"{type(loader).__name__} can be neither pickled nor copied: make one in each process"
             for send in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -138,7 +138,7 @@ class LoaderContract(BatchesContract):
                 with pytest.raises(TypeError, match="EpochIterator can be neither pickled nor copied: load the loader"):
                     send(iter(loader))
 
-    def test_a_batch_by_number_says_what_to_do_instead(self, new_loader):
+    def test_indexing_is_refused_with_a_remedy(self, new_loader):
         with new_loader() as loader:
             name = type(loader).__name__
             told = f"{name} cannot be indexed, only iterated: make one in each process, .* of a DataLoader"
@@ -185,9 +185,7 @@ class LoaderContract(BatchesContract):
                 next(iterator)
 
     @pytest.mark.parametrize(("index", "num_failures"), [(0, 3), (3, 1)])
-    def test_an_iteration_after_a_failure_goes_on_with_the_batch_that_was_not_given_out(
-        self, new_loader, index, num_failures
-    ):
+    def test_iteration_after_a_failure_resumes_at_the_undelivered_batch(self, new_loader, index, num_failures):
         with new_loader() as one:
             epochs = self.epochs(one, 3)
         failures = [ArithmeticError("no luck")] * num_failures
@@ -210,7 +208,7 @@ class LoaderContract(BatchesContract):
             assert following == epochs[2]
 
     @pytest.mark.parametrize("num_threads", [0, 1, 4])
-    def test_batches_before_a_failing_one_come_first_and_a_retry_begins_with_it(self, new_loader, num_threads):
+    def test_batches_before_a_failure_are_delivered_and_a_retry_repeats_it(self, new_loader, num_threads):
         """The retry fails too; then the loader, and another one with its state, complete the epochs."""
         with new_loader() as one:
             epochs = self.epochs(one, 2)

@@ -160,14 +160,14 @@ def test_anchors_may_be_the_destinations(stores):
     assert batch.attributes[BUYS]["y_positive"].tolist() == [[0, 0, 1], [0, 1, 2]]
 
 
-def test_an_anchor_without_labels_is_there_all_the_same(stores):
+def test_an_anchor_without_labels_stays_in_the_batch(stores):
     with make(stores[1], anchors=(3,)) as loader:
         (batch,) = loader
     assert batch.node_keys["user"].tolist()[0] == 3
     assert batch.attributes[BUYS]["y_positive"].shape == (2, 0)
 
 
-def test_labels_are_drawn_uniformly_where_there_are_too_many(stores):
+def test_excess_labels_are_drawn_uniformly(stores):
     """One of the two items of user 0, over 400 epochs: each comes 200 times, within 5 sigma."""
     with make(stores[1], anchors=(0,), max_labels=1) as loader:
         chosen = [
@@ -232,7 +232,7 @@ def num_seeds(batch, seed_type: str) -> int:
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_anchors_and_labels_have_the_neighbourhoods_that_pagerank_gives_them_alone(stores, num_parts):
+def test_pagerank_neighbourhoods_do_not_depend_on_the_batch(stores, num_parts):
     """Anchors are users and labels items; edge types of labels and their reverses are not followed."""
     store, others = stores[num_parts], [VIEWS, VIEWED_BY, FOLLOWS, LIKES]
     with make(store, EXACT, negatives=RETURNS) as loader:
@@ -276,7 +276,7 @@ def test_links_of_a_batch_s_labels_are_not_walked_along(stores, tmp_path):
                  "negatives": {BUYS: RETURNS}}, "no edge type is left to follow: .* hold labels"),
     ],
 )  # fmt: skip
-def test_what_pagerank_cannot_meet_is_said(stores, settings, options, message):
+def test_bad_pagerank_settings_are_refused(stores, settings, options, message):
     with pytest.raises(SettingsError, match=message):
         make(stores[1], settings, **options)
 
@@ -335,12 +335,12 @@ class TestABLPLoader(BatchesContract):
         ({"disjoint": True}, "disjoint and time_attr are not options of ABLPLoader"),
     ],
 )
-def test_what_cannot_be_met_is_said(stores, options, message):
+def test_bad_settings_are_refused(stores, options, message):
     with pytest.raises(SettingsError, match=message):
         make(stores[1], **options)
 
 
-def test_a_graph_of_labels_alone_has_nothing_to_follow(tmp_path):
+def test_a_graph_with_label_types_only_has_no_message_types(tmp_path):
     shop = make_shop()
     graph = Graph(nodes=shop.nodes, edges={t: shop.edges[t] for t in (BUYS, BOUGHT_BY)})
     write_parts(graph, tmp_path / "parts", num_parts=1, direction="both")
@@ -355,7 +355,7 @@ def test_unknown_types(stores):
         make(stores[1], supervision=("user", "sells", "item"))
 
 
-def test_a_direction_that_is_not_held(tmp_path):
+def test_a_direction_missing_from_the_dataset_is_refused(tmp_path):
     write_parts(make_shop(), tmp_path / "parts", num_parts=1)
     with pytest.raises(SettingsError, match="labels follow edges 'out'; the dataset holds in; write the parts again"):
         make(tmp_path / "parts")
@@ -394,7 +394,7 @@ SEPARATE = {"num_neighbors": {VIEWED_BY: [3, 2], "default": [0, 0]}}
         ({}, {"max_labels": 1}, "max_labels"),
     ],
 )
-def test_every_option_that_decides_is_part_of_the_state(market, before, after, name):
+def test_every_sampling_option_is_part_of_the_state(market, before, after, name):
     def new(**options):
         settings = {"num_neighbors": [3, 2], "anchors": "user", "supervision": BUYS, "batch_size": 16, "shuffle": True}
         return ABLPLoader(market, collate="numpy", **{**settings, **options})

@@ -124,7 +124,7 @@ def edges_of(batch, edge_type):
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("supervision", [BUYS, WANTS], ids=["in the graph", "in no graph"])
-def test_labels_are_those_that_were_given(stores, num_parts, supervision):
+def test_labels_equal_the_given_ones(stores, num_parts, supervision):
     seen = []
     with make(
         stores[num_parts], labels={supervision: (POSITIVES, NEGATIVES)}, supervision=supervision, shuffle=True
@@ -151,7 +151,7 @@ def test_every_form_gives_the_same_batches(stores, form):
             other.load_state_dict(one.state_dict())
 
 
-def test_what_is_given_may_be_written_again(stores):
+def test_given_arrays_may_be_overwritten_later(stores):
     rows = FORMS["ragged"](POSITIVES)
     with make(stores[1], labels=rows) as loader:
         rows.values[:] = 0
@@ -159,7 +159,7 @@ def test_what_is_given_may_be_written_again(stores):
 
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
-def test_labels_are_followed_by_no_edge_and_all_other_edges_are(stores, subgraph_type):
+def test_label_edges_are_not_followed_and_all_others_are(stores, subgraph_type):
     """All labels are edges; a batch leaves out its own anchors' labels, in both edge types, and no others."""
     pairs = {*zip(GRAPH.edges[BUYS].src_keys.tolist(), GRAPH.edges[BUYS].dst_keys.tolist(), strict=True)}
     num_followed = 0
@@ -198,7 +198,7 @@ def test_a_supervision_type_of_no_edges_names_its_reverse(tmp_path):
     assert num_followed > 0
 
 
-def test_what_the_dataset_calls_labels_stays_hidden(tmp_path):
+def test_label_types_of_the_dataset_stay_hidden(tmp_path):
     graph = replace(GRAPH, edges={**GRAPH.edges, WANTS: GRAPH.edges[BUYS]}, label_types={WANTS: (BUYS, BOUGHT_BY)})
     with local_store(graph.check(), tmp_path / "p", 3) as store:
         with make(store, [-1, -1], supervision=WANTS) as loader:
@@ -246,7 +246,7 @@ def test_empty_rows(stores):
     assert [batch.attributes[BUYS][name].shape for name in ("y_positive", "y_negative")] == [(2, 0), (2, 0)]
 
 
-def test_labels_are_drawn_uniformly_where_there_are_too_many(stores):
+def test_excess_labels_are_drawn_uniformly(stores):
     """One of five positives and one of two negatives per epoch, over 300 epochs; 5 sigma of tolerance."""
     given = {BUYS: ([[1, 2, 3, 4, 5], [9]], [[6, 7], []])}
     counts = {name: np.zeros(40) for name in ("y_positive", "y_negative")}
@@ -324,7 +324,7 @@ def test_batches_are_bit_equal_from_one_part_several_and_servers(folders, server
             assert [[flat(batch) for batch in loader] for _ in range(2)] == wanted
 
 
-def test_a_loader_over_servers_goes_on_where_another_was(folders, servers):
+def test_a_loader_over_servers_resumes_the_state_of_another(folders, servers):
     options = {"labels": GIVEN, "supervision": [BUYS, LIKES], "shuffle": True}
     with make(folders[1], **options) as loader:
         wanted = [flat(batch) for batch in loader]
@@ -412,7 +412,7 @@ TWO = {"anchors": ("user", [4, 1])}
         ({"anchors": ("user", [4, 4])}, SettingsError, "anchors name node 4 more than once"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_met_is_said(stores, options, error, message):
+def test_bad_settings_are_refused(stores, options, error, message):
     with pytest.raises(error, match=message):
         make(stores[3], **{**TWO, "labels": [[1], [2]], **options})
 

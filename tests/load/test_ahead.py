@@ -46,7 +46,7 @@ def ahead(num_ahead: int = 16, stop: int = 50, first: int = 0, timeout_s: float 
 
 @pytest.mark.parametrize("num_ahead", [0, 1, 3, 16, 100])
 @pytest.mark.parametrize("first", [0, 47])
-def test_every_batch_is_sampled_once_in_order_and_no_further_than_was_said(num_ahead: int, first: int) -> None:
+def test_batches_are_sampled_once_in_order_within_the_look_ahead(num_ahead: int, first: int) -> None:
     desk, sampler = ahead(num_ahead, first=first), Sampler()
     for step in range(first, 50):
         assert desk.take(step, sampler) == step
@@ -72,7 +72,7 @@ def test_an_error_is_raised_when_its_batch_is_taken() -> None:
     assert desk.take(10, sampler) == 10
 
 
-def test_a_batch_that_is_late_keeps_none_before_it_waiting() -> None:
+def test_a_late_batch_does_not_delay_earlier_ones() -> None:
     """The late batch is left out; the thread that takes it samples it."""
     desk = SamplingAhead[int](next_step=0, stop=20, num_ahead=5, timeout_s=20.0, group=1)
     asked: list[tuple[int, int]] = []
@@ -91,7 +91,7 @@ def test_a_batch_that_is_late_keeps_none_before_it_waiting() -> None:
     assert sorted(one for _, one in asked) == sorted([*range(20), 9])
 
 
-def test_a_thread_that_waits_for_a_batch_that_another_left_samples_it() -> None:
+def test_a_waiting_thread_samples_a_batch_abandoned_by_another() -> None:
     desk, is_asked, may_leave = SamplingAhead[int](next_step=0, stop=2, num_ahead=1, timeout_s=20.0, group=1), *events()
 
     def leave(steps: range) -> list[int | BaseException]:
@@ -121,7 +121,7 @@ def test_threads_take_all_batches_between_them() -> None:
     assert sorted(step for group in sampler.groups for step in group) == list(range(50))
 
 
-def test_who_waits_for_another_thread_is_woken_at_the_end_or_at_the_deadline() -> None:
+def test_waiters_wake_at_the_end_or_at_the_deadline() -> None:
     for ends, error in ((True, StateError), (False, StoreTimeout)):
         desk, may_go = ahead(num_ahead=0, timeout_s=20 if ends else 0.1), threading.Event()
 
@@ -180,7 +180,7 @@ LOADERS: dict[str, tuple[Callable[..., Any], Any]] = {
 
 
 @pytest.mark.parametrize("refused", LOADERS)
-def test_batches_are_sampled_one_by_one_where_a_server_is_too_busy_for_a_group(
+def test_batches_are_sampled_singly_if_a_server_is_busy(
     rng: np.random.Generator, tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: str
 ) -> None:
     """A busy server has memory for the requests of one batch, but not for those of several."""

@@ -73,7 +73,7 @@ def check_against_naive(graph, plan, batch, seed_keys, rng_seed):
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("direction", ["in", "out"])
 @pytest.mark.parametrize("replace", [False, True])
-def test_typed_batches_are_what_the_plan_means(typed, num_parts, direction, replace):
+def test_typed_batches_follow_the_plan(typed, num_parts, direction, replace):
     graph, stores = typed
     seed_type = "paper" if direction == "in" else "author"
     loader, batches = batches_of(
@@ -88,7 +88,7 @@ def test_typed_batches_are_what_the_plan_means(typed, num_parts, direction, repl
 
 
 @pytest.mark.parametrize("num_parts", [1, 4])
-def test_plain_batches_are_what_the_plan_means(plain, num_parts):
+def test_plain_batches_follow_the_plan(plain, num_parts):
     graph, stores = plain
     loader, batches = batches_of(stores[num_parts], [4, -1], "train", shuffle=True)
     seed_keys = graph.splits["node"]["train"]
@@ -199,7 +199,7 @@ def test_repeating_seeds_moves_every_other_slot():
     assert twice.num_sampled_edges == {("n", "to", "n"): [5, 1]}
 
 
-def test_parts_make_no_difference(typed, plain):
+def test_the_number_of_parts_does_not_change_batches(typed, plain):
     for stores, num_neighbors, seeds in ((typed[1], {"default": [3, 2]}, "paper"), (plain[1], [3, 2], None)):
         runs = [batches_of(store, num_neighbors, seeds, shuffle=True)[1] for store in stores.values()]
         for batches in zip(*runs, strict=True):

@@ -18,7 +18,7 @@ def address(array) -> int:
     return array.ctypes.data
 
 
-def test_memory_comes_back_when_nobody_holds_it():
+def test_memory_is_reused_after_the_last_reference():
     pool = BufferPool(1 << 30)
     array = pool.take(SHAPE, np.float32)
     assert array.shape == SHAPE
@@ -57,7 +57,7 @@ def test_memory_comes_back_when_nobody_holds_it():
         "scalar",
     ],
 )
-def test_memory_is_not_reused_while_anything_made_of_it_is_held(hold):
+def test_memory_is_not_reused_while_a_view_is_held(hold):
     pool = BufferPool(1 << 30)
     array = pool.take(SHAPE, np.float32)
     first = address(array)
@@ -68,7 +68,7 @@ def test_memory_is_not_reused_while_anything_made_of_it_is_held(hold):
     assert first in {address(a) for a in [pool.take(SHAPE, np.float32) for _ in range(2)]}
 
 
-def test_a_somewhat_larger_array_fits_a_block_and_a_much_smaller_one_does_not_take_it():
+def test_blocks_are_reused_for_arrays_of_similar_size_only():
     pool = BufferPool(1 << 30)
     first = address(pool.take((100_000,), np.int64))
     assert address(pool.take((105_000,), np.int64)) == first
@@ -83,7 +83,7 @@ def test_idle_memory_is_bounded():
     assert 0 < pool.idle_bytes <= 3 * SMALL_BYTES
 
 
-def test_memory_that_came_back_is_freed_though_nobody_takes_any():
+def test_collect_frees_returned_memory():
     pool = BufferPool(capacity_bytes=4 * SHAPE[0] * SHAPE[1])
     held = [pool.take(SHAPE, np.float64) for _ in range(4)]
     held.clear()
@@ -149,7 +149,7 @@ class TestLimit:
     def take(self, pool: BufferPool, units: int = 8) -> np.ndarray:
         return pool.take((units * self.unit,), np.uint8)
 
-    def test_what_is_lent_stays_within_it(self):
+    def test_lent_bytes_stay_within_the_limit(self):
         pool = BufferPool(1 << 30, self.limit)
         held = [self.take(pool) for _ in range(4)]
         with pytest.raises(
@@ -159,7 +159,7 @@ class TestLimit:
         held.pop()
         assert len(self.take(pool)) == 8 * self.unit
 
-    def test_a_refusal_takes_nothing(self):
+    def test_a_refused_request_takes_no_memory(self):
         pool = BufferPool(1 << 30, self.limit)
         for _ in range(3):
             with pytest.raises(NoRoomError):
@@ -167,7 +167,7 @@ class TestLimit:
         assert pool._lent_bytes == 0
         assert len(self.take(pool, 32)) == 32 * self.unit
 
-    def test_idle_blocks_make_way(self):
+    def test_idle_blocks_are_freed_for_new_requests(self):
         pool = BufferPool(1 << 30, self.limit)
         held = [self.take(pool) for _ in range(3)]
         held.clear()
@@ -188,7 +188,7 @@ class TestLimit:
         del again
         assert pool.idle_bytes == 18 * self.unit and pool._lent_bytes == 0
 
-    def test_small_arrays_are_had_in_any_case(self):
+    def test_small_arrays_are_exempt_from_the_limit(self):
         pool = BufferPool(1 << 30, self.limit)
         held = [self.take(pool) for _ in range(4)]
         assert len(pool.take((10,), np.uint8)) == 10

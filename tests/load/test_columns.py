@@ -13,14 +13,14 @@ SCHEMA = make_typed_graph(np.random.default_rng(0)).schema
 WRITES = ("author", "writes", "paper")
 
 
-def test_none_means_all():
+def test_none_selects_all_columns():
     columns = choose_columns(SCHEMA, None, None)
     assert columns.nodes == {"paper": ("feat", "year", "title", "tags"), "author": ("feat",), "institute": ()}
     assert columns.edges[WRITES] == ("weight",)
     assert columns.has_edge_features
 
 
-def test_names_are_taken_from_every_type_that_has_them():
+def test_names_select_columns_of_every_type_with_that_name():
     columns = choose_columns(SCHEMA, ["feat", "year"], [])
     assert columns.nodes == {"paper": ("feat", "year"), "author": ("feat",), "institute": ()}
     assert not columns.has_edge_features

@@ -79,7 +79,7 @@ def test_ranks_share_an_epoch(files):
     assert sorted(n for share in shares for batch in share for n in batch) == list(range(23))
 
 
-def test_workers_that_are_kept_are_told_of_epochs(files):
+def test_persistent_workers_follow_set_epoch(files):
     options = {"shuffle": True, "collate": "numpy", "transform": input_ids}
     dataset = ExampleDataset(files, 4, **options)
     batches = DataLoader(
@@ -103,7 +103,7 @@ def input_ids(batch):
     return batch.input_ids.tolist()
 
 
-def test_a_copy_for_another_process_does_not_look_for_records_again(files, monkeypatch):
+def test_a_copy_in_another_process_does_not_rescan_records(files, monkeypatch):
     dataset = ExampleDataset(files, 4, shuffle=True, collate="numpy", transform=input_ids)
     dataset.set_epoch(2)
     raw = pickle.dumps(dataset)

@@ -75,7 +75,7 @@ class TestExampleLoader(LoaderContract):
         return new
 
 
-def test_examples_come_in_order_and_equal_what_was_written(files, spec, graphs):
+def test_examples_are_in_order_and_equal_the_written_ones(files, spec, graphs):
     with ExampleLoader(files, NUM_EXAMPLES, collate="numpy") as loader:
         (batch,) = loader
     assert batch.input_ids.tolist() == list(range(NUM_EXAMPLES))
@@ -156,7 +156,7 @@ def test_features_of_every_shape(files, graphs):
     assert batch["latent"].num_nodes == int(graphs.node_sets["latent"].sizes.sum())
 
 
-def test_readouts_point_at_what_they_read(files, graphs):
+def test_readouts_point_at_their_nodes(files, graphs):
     with ExampleLoader(files, NUM_EXAMPLES) as loader:
         (batch,) = loader
     assert batch.readout["y"].tolist() == graphs.node_sets["_readout"].features["y"].flat.tolist()
@@ -206,7 +206,7 @@ def test_a_state_of_other_files_is_refused(files, tmp_path, graphs):
         ({"collate": "tf"}, SettingsError, "collate is 'tf'"),
         ({"world_size": 2}, SettingsError, "rank is not given"),
         ({"schema": "nowhere.pbtxt"}, FormatError, "nowhere.pbtxt does not exist"),
-        ({"num_workers": 2}, SettingsError, "num_threads="),
+        ({"prefetch_factor": 2}, SettingsError, "prefetch="),
         ({"transform": 3}, SettingsError, "transform is 3"),
     ],
 )
@@ -267,7 +267,7 @@ def test_an_example_that_contradicts_the_schema_is_named(tmp_path, graphs):
         list(loader)
 
 
-def test_strings_that_are_no_text(tmp_path):
+def test_strings_that_are_not_utf8(tmp_path):
     schema = parse_schema('node_sets { key: "a" value { features { key: "s" value { dtype: DT_STRING } } } }')
     graphs = random_graphs(GraphSpec.of_schema(schema), [3])
     graphs.node_sets["a"].features["s"].flat.values[:] = 0xFF
@@ -282,7 +282,7 @@ def test_strings_that_are_no_text(tmp_path):
         list(loader)
 
 
-def test_no_examples_are_refused(tmp_path, graphs):
+def test_files_without_examples_are_refused(tmp_path, graphs):
     files = write(tmp_path / "d", graphs, sizes=[0, 0])
     with pytest.raises(FormatError, match="there are no examples"):
         ExampleLoader(files)
@@ -326,7 +326,7 @@ def test_the_schema_is_found_by_the_files_name(tmp_path, graphs):
         ExampleLoader(files)
 
 
-def test_records_that_ask_for_memory_or_are_no_messages_are_named(tmp_path):
+def test_oversized_and_invalid_records_are_named(tmp_path):
     (tmp_path / "s.pbtxt").write_text(
         'node_sets { key: "a" value { features { key: "r" value { dtype: DT_INT64 shape { dim { size: -1 } } } } } }'
     )

@@ -66,7 +66,7 @@ def test_collections_and_other_files_are_refused(tmp_path):
         hopstream.read_graph(path, ignore="all")
 
 
-def test_slices_of_one_graph_are_no_collection(tmp_path):
+def test_slices_of_one_graph_are_accepted(tmp_path):
     data = plain_data()
     wanted = graph_from_data(data).fingerprint()
     ends = {name: torch.tensor([0, len(data[name])]) for name in data.to_dict()}
@@ -81,7 +81,7 @@ def test_slices_of_one_graph_are_no_collection(tmp_path):
         hopstream.read_graph(tmp_path / "data.pt")
 
 
-def test_the_folder_of_a_dataset_says_which_file(tmp_path):
+def test_error_for_a_dataset_folder_names_the_file(tmp_path):
     (tmp_path / "processed").mkdir()
     torch.save((plain_data().to_dict(), None, Data), tmp_path / "processed/data.pt")
     torch.save(None, tmp_path / "processed/pre_filter.pt")
@@ -93,7 +93,7 @@ def test_the_folder_of_a_dataset_says_which_file(tmp_path):
     "text", 5, None, {"a": torch.ones(4)}, torch.ones(9), np.float64(3), [1, 2], {1, 2}, torch.device("cpu"),
     torch.float16,
 ], ids=lambda value: type(value).__name__)  # fmt: skip
-def test_attributes_that_are_of_the_graph_are_left_out(tmp_path, value):
+def test_graph_level_attributes_are_left_out(tmp_path, value):
     data = plain_data()
     wanted = graph_from_data(data).fingerprint()
     data.other = value
@@ -115,7 +115,7 @@ class Harmful:
         return harm, (True,)
 
 
-def test_what_could_run_does_not(tmp_path):
+def test_code_in_files_is_not_executed(tmp_path):
     path = tmp_path / "data.pt"
     torch.save((plain_data().to_dict(), None, Harmful()), path)
     with pytest.raises(FormatError, match=r"data.pt contains .*\.harm, which is not read .*; wanted numbers, tensors"):
@@ -174,7 +174,7 @@ def test_links_to_predict(tmp_path, rng, as_stored):
         hopstream.graph.read_ogb_links(tmp_path / "raw")
 
 
-def test_a_flipped_byte_is_never_an_error_of_others(tmp_path, rng):
+def test_a_flipped_byte_raises_only_hopstream_errors(tmp_path, rng):
     path = tmp_path / "data.pt"
     torch.save((plain_data().to_dict(), None, Data), path, _use_new_zipfile_serialization=False)
     whole = path.read_bytes()
@@ -212,7 +212,7 @@ class OfAnotherThread:
 
 
 @pytest.mark.parametrize("beside_others", [True, False])
-def test_what_is_allowed_meanwhile_stays_allowed(beside_others):
+def test_safe_globals_added_meanwhile_are_kept(beside_others):
     allowed = torch.serialization.get_safe_globals()
     with files._named([Data, dict], beside_others=beside_others), ThreadPoolExecutor(1) as pool:
         pool.submit(torch.serialization.add_safe_globals, [OfAnotherThread]).result()
@@ -223,7 +223,7 @@ def test_what_is_allowed_meanwhile_stays_allowed(beside_others):
         torch.serialization.add_safe_globals(allowed)
 
 
-def test_a_tensor_is_not_larger_than_what_is_stored_of_it(tmp_path):
+def test_tensors_larger_than_their_storage_are_refused(tmp_path):
     path = tmp_path / "data.pt"
     torch.save(Data(x=torch.zeros(1).expand(1 << 40), edge_index=torch.zeros(2, 1, dtype=torch.long)), path)
     with pytest.raises(FormatError, match=r"data.pt has a tensor \[1099511627776\] of torch.float32 in 4 bytes"):

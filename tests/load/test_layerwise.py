@@ -89,7 +89,7 @@ def test_embeddings_are_those_of_the_whole_graph(places, tmp_path, topology, num
     np.testing.assert_array_equal(rows, found.at("node", part_keys))
 
 
-def test_nothing_is_left_but_complete_files(places, tmp_path):
+def test_only_complete_files_remain(places, tmp_path):
     found = infer(places.folders[3], tmp_path / "out")
     names = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file())
     parts = [f"part-{part:05d}.npy" for part in range(3)]
@@ -99,7 +99,7 @@ def test_nothing_is_left_but_complete_files(places, tmp_path):
     assert not list((tmp_path / "out").rglob("*.chunks"))
 
 
-def test_neighbours_can_be_drawn_and_are_the_same_wherever_parts_are(places, tmp_path):
+def test_sampled_neighbours_do_not_depend_on_the_place_of_parts(places, tmp_path):
     one = infer(places.folders[1], tmp_path / "one", num_neighbors=2)
     four = infer(places.folders[4], tmp_path / "four", num_neighbors={"default": 2}, batch_size=7)
     keys = np.arange(NUM_NODES)
@@ -107,7 +107,7 @@ def test_neighbours_can_be_drawn_and_are_the_same_wherever_parts_are(places, tmp
     assert not np.allclose(one.at("node", keys), whole_graph(make_graph(), 2))
 
 
-def test_typed_graphs_have_rows_for_every_type_and_only_those_asked_for_in_the_end(tmp_path):
+def test_typed_graphs_keep_final_rows_of_requested_types_only(tmp_path):
     graph = make_typed_graph(np.random.default_rng(4))
     write_parts(graph, tmp_path / "parts", num_parts=3, method="random", direction="both")
 
@@ -160,7 +160,7 @@ def test_batches_before_one_that_fails_reach_the_layer_and_are_kept(places, tmp_
     assert [key for keys in seen for key in keys] == list(range(NUM_NODES))
 
 
-def test_a_run_that_failed_goes_on_after_the_last_chunk(places, tmp_path):
+def test_a_failed_run_resumes_after_the_last_chunk(places, tmp_path):
     seen = []
 
     def failing(number, node_type, batch):
@@ -199,7 +199,7 @@ infer(sys.argv[1], sys.argv[2], layer, num_threads=2)
 
 
 @pytest.mark.parametrize("num_batches", [6, *(pytest.param(more, marks=pytest.mark.slow) for more in (1, 21))])
-def test_a_run_that_was_killed_goes_on(places, tmp_path, num_batches):
+def test_a_killed_run_resumes(places, tmp_path, num_batches):
     """SIGKILL after some batches, in either layer."""
     words = [sys.executable, "-c", KILLED, str(places.folders[4]), str(tmp_path / "out")]
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
@@ -244,7 +244,7 @@ def test_ranks_share_the_parts(places, tmp_path):
     np.testing.assert_allclose(found.at("node", np.arange(NUM_NODES)), whole_graph(make_graph(), 2), rtol=1e-12)
 
 
-def test_a_rank_that_is_alone_says_what_it_waited_for(places, tmp_path):
+def test_timeout_of_a_lone_rank_names_the_missing_file(places, tmp_path):
     with pytest.raises(StoreTimeout, match=r"part-00001\.npy did not exist after 0\.1 s; another rank writes it"):
         infer(places.folders[4], tmp_path / "out", rank=0, world_size=2, wait_s=0.1)
 
@@ -254,7 +254,7 @@ def test_a_rank_waits_for_the_first_one_to_begin(places, tmp_path):
         infer(places.folders[4], tmp_path / "out", rank=1, world_size=2, wait_s=0.1)
 
 
-def test_overwriting_begins_anew_even_under_the_same_tag(places, tmp_path):
+def test_overwriting_restarts_even_under_the_same_tag(places, tmp_path):
     infer(places.folders[3], tmp_path / "out")
     ones = infer(places.folders[3], tmp_path / "out", lambda n, t, b: np.ones((b.batch_size, 1)), overwrite=True)
     assert ones.at("node", np.arange(NUM_NODES)).tolist() == [[1.0]] * NUM_NODES
@@ -277,7 +277,7 @@ def test_a_folder_of_other_things_is_refused(places, tmp_path, overwrite):
     assert infer(places.folders[3], out, overwrite=overwrite).num_parts == 3
 
 
-def test_rows_are_never_taken_for_those_of_another_model(places, tmp_path):
+def test_rows_of_another_model_are_never_reused(places, tmp_path):
     """A run killed while it removed old rows, and a removed record."""
     out = tmp_path / "out"
     infer(places.folders[3], out, tag="first")
@@ -302,7 +302,7 @@ def test_other_features_are_another_model(places, tmp_path):
         )  # fmt: skip
 
 
-def test_an_option_that_nobody_has_is_a_type_error(places, tmp_path):
+def test_an_unknown_option_is_a_type_error(places, tmp_path):
     with pytest.raises(TypeError, match="infer_layerwise got an unexpected keyword argument 'batchsize'"):
         infer(places.folders[1], tmp_path / "out", batchsize=3)
 
@@ -339,7 +339,7 @@ def test_a_layer_returns_a_row_per_seed(places, tmp_path, value, got):
         infer(places.folders[1], tmp_path / "out", lambda number, node_type, batch: value(batch))
 
 
-def test_rows_need_not_be_whole_words(places, tmp_path):
+def test_rows_need_not_be_multiples_of_a_word(places, tmp_path):
     """A row of 33 float32 is no multiple of eight bytes."""
 
     def layer(number, node_type, batch):
@@ -373,7 +373,7 @@ def rows_of(width, dtype, num_batches=None):
 
 @pytest.mark.parametrize("width,dtype", [(2, np.float32), (6, np.float32), (4, np.float64), (4, np.float16)])
 @pytest.mark.parametrize("num_batches", [3, 4, 6])
-def test_a_run_never_goes_on_with_rows_of_another_width_or_dtype(places, tmp_path, width, dtype, num_batches):
+def test_a_run_does_not_resume_rows_of_another_width_or_dtype(places, tmp_path, width, dtype, num_batches):
     """Part 0 has 58 rows, or 4 batches; it is complete or not, and part 1 has rows or not."""
     folder, out = places.folders[4], tmp_path / "out"
     with pytest.raises(OSError, match="the GPU fell off"):
@@ -385,7 +385,7 @@ def test_a_run_never_goes_on_with_rows_of_another_width_or_dtype(places, tmp_pat
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_ranks_that_run_several_models_are_told(places, tmp_path, num_layers):
+def test_ranks_with_different_models_are_refused(places, tmp_path, num_layers):
     errors = []
 
     def run(rank):
@@ -413,7 +413,7 @@ def test_rows_of_several_widths_are_not_read(places, tmp_path):
         found.at("node", np.arange(NUM_NODES))
 
 
-def test_what_cannot_be_met_is_said(places, tmp_path):
+def test_bad_options_are_refused(places, tmp_path):
     for options, message in (
         ({"shuffle": True}, "shuffle= is no option of infer_layerwise: every node is computed"),
         ({"weight_attr": "w"}, "weight_attr= is no option of infer_layerwise"),
@@ -431,7 +431,7 @@ def test_what_cannot_be_met_is_said(places, tmp_path):
         infer(places.folders[1], tmp_path / "out", node_types=["paper"])
 
 
-def test_damaged_folders_and_unknown_keys_are_said(places, tmp_path):
+def test_damaged_folders_and_unknown_keys_are_refused(places, tmp_path):
     found = infer(places.folders[3], tmp_path / "out")
     with pytest.raises(IdRangeError, match=rf"keys\[1\] is {NUM_NODES}; no node of type 'node' has this key"):
         found.at("node", np.array([0, NUM_NODES]))
@@ -452,7 +452,7 @@ def test_damaged_folders_and_unknown_keys_are_said(places, tmp_path):
     [{}, [], {"node": []}, {"node": [0]}, {"node": [0, 10**19]}, {"node": [1, 5]}, {"node": [0, 5, 3]},
      {"node": [0, 2.5]}, {"node": [-1, 5]}, {"node": None}, {"node": [0, "5"]}, {"a": [0, 5], "node": [0, 2, 5]}],
 )  # fmt: skip
-def test_a_record_of_ranges_that_no_dataset_has_is_refused(places, tmp_path, offsets):
+def test_a_record_with_foreign_ranges_is_refused(places, tmp_path, offsets):
     infer(places.folders[1], tmp_path / "out")
     path = tmp_path / "out" / "embeddings.json"
     record = json.loads(path.read_text())

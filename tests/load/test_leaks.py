@@ -88,16 +88,16 @@ def num_leaks(folder, links, num_neighbors, **options) -> int:
 
 @pytest.mark.parametrize("num_neighbors", [ALL, {"default": ALL}, {RATES: ALL, RATED: ALL, "default": [0, 0]}])
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_held_out_links_do_not_leak_whatever_counts_are_given(ratings, num_neighbors, split):
+def test_held_out_links_do_not_leak_for_any_fan_out(ratings, num_neighbors, split):
     assert num_leaks(ratings, (WILL, split), num_neighbors) == 0
 
 
-def test_a_label_type_is_followed_where_it_is_named(ratings):
+def test_a_label_type_is_followed_if_named(ratings):
     """Check that ``num_leaks`` sees leaks."""
     assert num_leaks(ratings, (WILL, "test"), {"default": ALL, WILL: ALL}) > 0
 
 
-def test_links_of_a_batch_are_left_out_where_they_were_taken_from(ratings):
+def test_links_of_a_batch_are_left_out_of_their_original_type(ratings):
     assert num_leaks(ratings, (WILL, "train"), ALL) > 0
     assert num_leaks(ratings, (WILL, "train"), ALL, exclude_links="self") > 0  # the reverses stay
     assert num_leaks(ratings, (WILL, "train"), ALL, exclude_links=True) == 0
@@ -120,7 +120,7 @@ def test_links_between_nodes_of_one_type_do_not_leak(people, direction):
     assert num_leaks(people, (KNOWS, None), ALL, direction=direction, exclude_links=True) == 0
 
 
-def test_a_link_back_is_another_fact_where_reverses_have_a_type_of_their_own(tmp_path_factory):
+def test_a_link_back_is_separate_if_reverses_have_their_own_type(tmp_path_factory):
     ends = EdgeTable(src_keys=np.array([0, 1]), dst_keys=np.array([1, 0]))
     graph = Graph(nodes={"p": NodeTable(num_nodes=2)}, edges={KNOWS: ends, REV_KNOWS: ends})
     folder = write(

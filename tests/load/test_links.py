@@ -68,7 +68,7 @@ def pairs_of(batch):
     return [tuple(pair) for pair in batch.n_id[batch.edge_label_index].T.tolist()]
 
 
-# What is in a batch
+# Content of a batch
 
 
 def test_links_alone(small):
@@ -111,13 +111,13 @@ def test_binary_negatives_follow_the_positives(small):
         (np.array([-1, 1, -2]), [-1, 1, -2]),
     ],
 )
-def test_labels_leave_0_to_negatives(small, labels, wanted):
+def test_label_0_is_reserved_for_negatives(small, labels, wanted):
     batch = first_batch(small, edge_label=torch.from_numpy(labels), neg_sampling="binary")
     assert batch.edge_label.tolist() == [*wanted, 0, 0, 0]
     assert batch.edge_label.dtype == torch.from_numpy(labels).dtype or labels.dtype == np.bool_
 
 
-def test_labels_are_raised_by_what_all_of_them_say_not_those_of_a_batch(small):
+def test_label_offsets_depend_on_all_labels_not_on_the_batch(small):
     """The second batch has one link and no label 0, and is raised as the first."""
     with LinkNeighborLoader(small, [1], PAIRS, 1, edge_label=[0, 1, 1], neg_sampling_ratio=1, num_threads=0) as loader:
         assert [batch.edge_label.tolist() for batch in loader] == [[1, 0], [2, 0], [2, 0]]
@@ -143,7 +143,7 @@ def test_triplets_of_several_negatives_have_a_row_per_positive(small):
     assert batch.n_id[batch.dst_neg_index].tolist() == [[2, 2], [5, 0], [4, 0]]
 
 
-def test_in_batch_triplets_take_the_others_destinations(small):
+def test_in_batch_triplets_use_destinations_of_other_links(small):
     links = [[0, 2, 0, 5], [1, 3, 4, 2]]
     batch = first_batch(small, links, batch_size=4, neg_sampling=NegativeSampling("triplet", 3, in_batch=True))
     negatives = batch.n_id[batch.dst_neg_index].tolist()
@@ -151,7 +151,7 @@ def test_in_batch_triplets_take_the_others_destinations(small):
     assert batch.num_sampled_nodes[0] == 6
 
 
-def test_strict_triplets_are_no_edges(small):
+def test_strict_triplets_are_not_edges(small):
     """0 and 2 lead to 1, 3 and 1 lead to 0, 4 to 3, 5 to 2; and the batch has 0 → 3 and 5 → 0."""
     how = NegativeSampling("triplet", 50, strict=True)
     batch = first_batch(small, [[0, 5], [3, 0]], neg_sampling=how)
@@ -160,7 +160,7 @@ def test_strict_triplets_are_no_edges(small):
     assert sorted(set(negatives[1].tolist())) == [1, 3, 4, 5]
 
 
-def test_weights_decide_over_negatives(small):
+def test_negatives_follow_their_weights(small):
     how = PygNegativeSampling(
         "binary", 4, src_weight=torch.tensor([0, 0, 1.0, 0, 0, 0]), dst_weight=[0, 3, 0, 0, 0, 0.0]
     )
@@ -215,7 +215,7 @@ def test_links_of_the_batch_can_be_left_out(small):
     assert edges_of(first_batch(small, links, exclude_links=["node__to__node"])) == [(3, 0), (2, 1)]
 
 
-def test_others_are_drawn_in_the_place_of_links_that_are_left_out(small):
+def test_other_edges_are_drawn_in_place_of_excluded_links(small):
     for rng_seed in range(10):
         batch = first_batch(small, [[0], [1]], [1], exclude_links=True, rng_seed=rng_seed)
         assert edges_of(batch) == [(3, 0), (2, 1)]
@@ -268,7 +268,7 @@ def test_reverses_are_known_by_name_or_declared(ratings, rating_graph):
     ]
 
 
-def test_what_is_left_out_is_said_for_both_ways(small):
+def test_facts_name_excluded_links_and_their_directions(small):
     excluded = []
     for given in (False, "self", True, EDGE):
         with LinkNeighborLoader(small, [1], PAIRS, exclude_links=given) as loader:
@@ -290,7 +290,7 @@ def test_links_may_be_left_out_of_another_type(ratings, rating_graph):
 # Types
 
 
-def test_what_is_known_of_links_is_on_their_types(ratings, rating_graph):
+def test_link_attributes_are_on_their_edge_types(ratings, rating_graph):
     batch = first_batch(ratings, (RATES, "val"), [2, 1], 5, neg_sampling_ratio=2)
     keys = rating_graph.edge_splits[RATES]["val"][:5]
     table = rating_graph.edges[RATES]
@@ -313,7 +313,7 @@ def test_triplets_are_on_the_types_of_their_ends(ratings):
     assert batch[RATES].input_id.tolist() == list(range(5))
 
 
-def test_negatives_come_from_the_whole_graph_though_a_store_holds_parts(ratings):
+def test_negatives_come_from_the_whole_graph_over_all_parts(ratings):
     """Draws do not depend on the parts of nodes, and reach all nodes."""
     how = NegativeSampling("triplet", 200)
     batch = first_batch(ratings, (LIKES, [[0, 1], [0, 1]]), [1], 2, neg_sampling=how)
@@ -359,7 +359,7 @@ def test_triplets_of_a_time(ratings):
     assert "edge_label_time" not in batch[LIKES]
 
 
-def test_the_links_of_a_rank_bring_their_times(ratings):
+def test_links_of_a_rank_have_their_times(ratings):
     links = rank_links(ratings, (RATES, "val"), rank=1, world_size=3)
     batch = first_batch(ratings, (RATES, links), [2], len(links.times), **TIMED)
     assert batch[RATES].edge_label_time.tolist() == links.times.tolist()
@@ -442,7 +442,7 @@ def test_shapes_and_labels_are_those_of_pyg(small, mode, disjoint):
         ({"batch_sampler": 2}, SettingsError, "links are chosen with edge_label_index="),
     ],
 )
-def test_settings_that_cannot_be_met_are_refused(small, options, error, message):
+def test_invalid_settings_are_refused(small, options, error, message):
     options = {"edge_label_index": PAIRS, **options}
     with pytest.raises(error, match=message):
         LinkNeighborLoader(small, [1], **options)
@@ -461,7 +461,7 @@ def test_settings_that_cannot_be_met_are_refused(small, options, error, message)
         ((RATES, "val"), {"temporal_strategy": "last"}, "needs time_attr="),
     ],
 )
-def test_settings_of_types_that_cannot_be_met_are_refused(ratings, links, options, message):
+def test_invalid_settings_for_types_are_refused(ratings, links, options, message):
     with pytest.raises(SettingsError, match=message):
         LinkNeighborLoader(ratings, [1], links, **options)
 
@@ -474,7 +474,7 @@ def test_stored_links_without_times_need_them(tmp_path, rating_graph):
         LinkNeighborLoader(store, [1], LIKES, **TIMED)
 
 
-def test_more_negatives_than_strictness_can_find_are_an_error_that_says_so(small):
+def test_too_few_strict_negatives_are_an_error(small):
     """0 → 1 is an edge, and no other destination has weight."""
     how = NegativeSampling("triplet", 2, dst_weight=[0, 1, 0, 0, 0, 0], strict=True)
     with pytest.raises(SettingsError, match="2 of 2 strict negatives of node__to__node") as raised:
@@ -488,7 +488,7 @@ def test_raised_labels_are_new():
     assert labels.tolist() == [0, 1]
 
 
-def test_inputs_answer_only_for_what_is_asked():
+def test_inputs_read_only_the_requested_links():
     """A loader of all edges asks for the ends of its batch's links alone."""
     asked = []
 
@@ -564,7 +564,7 @@ def test_ranks_share_the_links(plain):
     assert [shared[index] for index in sorted(shared)] == alone
 
 
-def test_the_loader_shows_itself(small):
+def test_repr_describes_the_loader(small):
     with LinkNeighborLoader(small, [1], "test", 2) as loader:
         wanted = "LinkNeighborLoader(2 links (node__to__node, split 'test'), batch_size=2, 1 batches on rank 0 of 1)"
         assert repr(loader) == wanted

@@ -80,7 +80,7 @@ class TestLoaderOfRepeatedSeeds(BatchesContract):
 
 
 @pytest.mark.parametrize("num_threads", [1, 4])
-def test_threads_and_parts_make_no_difference(plain_stores, typed_stores, num_threads):
+def test_threads_and_parts_do_not_change_batches(plain_stores, typed_stores, num_threads):
     for stores, num_neighbors in ((plain_stores, [3, 2]), (typed_stores, {"default": [3, 2]})):
         runs = []
         for store, threads in ((stores[1], 0), *((s, num_threads) for s in stores.values())):
@@ -115,7 +115,7 @@ def test_ranks_share_an_epoch(plain_stores, remainder, world_size):
             assert flat(batch) == alone[batch.index]
 
 
-def test_what_one_rank_saved_all_ranks_may_load(plain_stores):
+def test_all_ranks_may_load_the_state_of_one_rank(plain_stores):
     loaders = [plain_loader(plain_stores[4], rank=rank, world_size=2) for rank in range(2)]
     whole = [[flat(batch) for batch in loader] for loader in loaders]
     iterator = iter(loaders[0])
@@ -154,7 +154,7 @@ def test_a_state_does_not_depend_on_threads_columns_or_parts_but_on_the_graph(pl
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])
-def test_a_failing_store_surfaces_with_its_own_traceback(plain_stores, num_threads):
+def test_an_error_of_the_store_keeps_its_traceback(plain_stores, num_threads):
     def fail() -> None:
         if store.num_fetches == 4:
             raise ConnectionError("the part is gone")
@@ -168,7 +168,7 @@ def test_a_failing_store_surfaces_with_its_own_traceback(plain_stores, num_threa
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
-def test_after_a_failure_a_loader_goes_on_from_its_state(plain_stores, num_threads):
+def test_after_a_failure_a_loader_resumes_from_its_state(plain_stores, num_threads):
     whole = [flat(batch) for batch in plain_loader(plain_stores[4])]
     is_broken = True
 
@@ -213,7 +213,7 @@ def test_seeds_of_batches_that_are_sampled_together_are_looked_up_together(plain
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
-def test_every_batch_comes_once_where_a_server_dies_and_comes_back(plain_stores, num_threads):
+def test_every_batch_is_delivered_once_despite_a_server_restart(plain_stores, num_threads):
     settings = {"batch_size": 1, "num_threads": num_threads}
     near = plain_loader(plain_stores[4], **settings)
     wanted = [flat(batch) for _ in range(2) for batch in near]
@@ -244,7 +244,7 @@ def take_epoch(loader, seen):
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
-def test_a_place_that_was_restored_survives_a_failure_to_start(plain_stores, num_threads):
+def test_a_restored_position_survives_a_failed_start(plain_stores, num_threads):
     one = plain_loader(plain_stores[4])
     whole = [flat(batch) for batch in one]
     loader = plain_loader(plain_stores[4], num_threads=num_threads)
@@ -416,14 +416,14 @@ def test_closing_does_not_wait_for_a_server_that_hangs(tmp_path):
         process.thaw()
 
 
-def test_a_store_that_is_given_stays_open(plain_stores):
+def test_a_given_store_stays_open(plain_stores):
     store = WatchedStore(plain_stores[1])
     with plain_loader(store) as loader:
         list(loader)
     assert not store.is_closed
 
 
-def test_a_loader_that_cannot_be_made_closes_what_it_opened(tmp_path, monkeypatch):
+def test_a_loader_that_fails_to_open_closes_its_store(tmp_path, monkeypatch):
     store = WatchedStore(local_store(make_plain_graph(np.random.default_rng(0)), tmp_path / "parts"))
     monkeypatch.setattr("hopstream.load.setup.open_store", lambda source, settings: store)
     with pytest.raises(UnknownNameError):
@@ -431,7 +431,7 @@ def test_a_loader_that_cannot_be_made_closes_what_it_opened(tmp_path, monkeypatc
     assert store.is_closed
 
 
-def test_a_folder_that_is_no_dataset_is_refused(tmp_path):
+def test_a_folder_without_a_dataset_is_refused(tmp_path):
     with pytest.raises(FormatError):
         NeighborLoader(tmp_path, [2])
 
@@ -460,7 +460,7 @@ def test_settings_are_checked_before_anything_is_made(plain_stores, settings, er
         plain_loader(plain_stores[1], **settings)
 
 
-def test_a_loader_says_what_it_is(plain_stores):
+def test_repr_describes_the_loader(plain_stores):
     text = repr(plain_loader(plain_stores[1], seeds="train", rank=1, world_size=2))
     assert text == "NeighborLoader(40 seeds (node, split 'train'), batch_size=6, 4 batches on rank 1 of 2)"
 

@@ -110,7 +110,7 @@ def test_drop_last_gives_full_batches_only(remainder):
 @given(
     st.integers(1, 3000), st.integers(1, 40), st.integers(1, 8), st.sampled_from(["spread", "pad", "drop", "uneven"])
 )
-def test_full_batches_are_the_same_whatever_the_world_size(num_seeds, batch_size, world_size, remainder):
+def test_full_batches_do_not_depend_on_the_world_size(num_seeds, batch_size, world_size, remainder):
     alone = {span.index: positions.tolist() for span, positions in epoch_of(num_seeds, batch_size, 1)[0]}
     ranks = possible(num_seeds, batch_size, world_size, remainder=remainder)
     batches = {span.index: p.tolist() for rank in ranks or [] for span, p in rank}
@@ -144,7 +144,6 @@ def test_unshuffled_seeds_keep_their_order():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_seeds": 0}, "no seeds"),
         (
             {"num_seeds": 3, "rank": 0, "world_size": 4},
             "3 seeds in batches of 4 are too few for one batch per rank .4 ranks.*fewer ranks",
@@ -153,7 +152,7 @@ def test_unshuffled_seeds_keep_their_order():
         ({"batch_size": 1, "rank": 0, "world_size": 4}, "batch_size 1 cannot spread 10 seeds evenly over 4 ranks"),
     ],
 )
-def test_settings_that_cannot_be_met_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         order_of(**{"num_seeds": 10, "batch_size": 4, **settings})
 

@@ -142,7 +142,7 @@ def test_one_part_alone(plain, typed, tmp_path):
     assert hopstream.dataset.read_part(tmp_path / "typed", 1).edges[RATES].src_keys is not None  # neighbours' keys
 
 
-def test_what_is_refused(plain):
+def test_unknown_parts_and_directions_are_refused(plain):
     _, root = plain
     with pytest.raises(UnknownNameError, match="has no part 3"):
         hopstream.dataset.read_part(root, 3)

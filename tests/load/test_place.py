@@ -18,7 +18,7 @@ def test_a_place_survives_json():
     assert (place.epoch, place.next_batch, place.is_resuming) == (3, 7, True)
 
 
-def test_an_option_that_a_state_does_not_know_was_off():
+def test_options_missing_from_a_state_count_as_off():
     state = EpochPosition(3, 7).to_json(FACTS)
     assert EpochPosition.from_json(state, {**FACTS, "new": False}, 10).next_batch == 7
     with pytest.raises(StateError, match="of a loader with new None; this loader has True"):
@@ -35,7 +35,7 @@ def test_an_iteration_after_one_left_early_is_the_next_epoch():
     assert (place.epoch, place.next_batch) == (4, 0)
 
 
-def test_a_restored_place_is_gone_on_from_once():
+def test_a_restored_position_is_used_once():
     place = EpochPosition.from_json(EpochPosition(3, 7).to_json(FACTS), FACTS, 10)
     place.begin()
     assert (place.epoch, place.next_batch) == (3, 7)
@@ -43,7 +43,7 @@ def test_a_restored_place_is_gone_on_from_once():
     assert (place.epoch, place.next_batch) == (4, 0)
 
 
-def test_a_place_where_an_iteration_failed_is_gone_on_from_once():
+def test_the_position_of_a_failed_iteration_is_used_once():
     place = EpochPosition(3, 7)
     place.resume()
     place.set_epoch(3)
@@ -61,7 +61,7 @@ def test_set_epoch_keeps_the_restored_place_of_that_epoch(epoch, wanted):
     assert (place.epoch, place.next_batch) == wanted
 
 
-def test_set_epoch_goes_to_the_start_of_an_epoch():
+def test_set_epoch_moves_to_the_start_of_an_epoch():
     place = EpochPosition(3, 7)
     place.set_epoch(3)
     place.begin()
@@ -69,7 +69,7 @@ def test_set_epoch_goes_to_the_start_of_an_epoch():
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, "1", True, None, 1 << 63])
-def test_epochs_that_are_none_are_refused(epoch):
+def test_invalid_epochs_are_refused(epoch):
     with pytest.raises(StateError, match="epochs are 0, 1"):
         EpochPosition().set_epoch(epoch)
 
@@ -109,6 +109,6 @@ def test_another_loader_is_refused_by_name(change, message):
         ({**EpochPosition(3, 7).to_json(FACTS), "loader": 5}, "the loader state's loader is '5'; it must be an object"),
     ],
 )
-def test_what_is_no_state_is_refused(state, message):
+def test_invalid_states_are_refused(state, message):
     with pytest.raises(StateError, match=message):
         EpochPosition.from_json(state, FACTS, 10)

@@ -76,7 +76,7 @@ class TestPlainBatches:
             assert (batch.edge_index[:, batch.edge_index[0] == seed][1][attributes[:, 1] == 1] == seed).all()
         assert not {"e_id", "num_sampled_edges", "ppr_edge_index"} & set(batch.keys())
 
-    def test_the_graph_s_own_edges_stand_beside_them(self, plain_stores):
+    def test_the_graph_s_own_edges_are_kept_beside_neighbourhoods(self, plain_stores):
         settings = PPRSettings(include_sampled_edges=True)
         batch = first_batch(plain_stores[4], [9, 5, 7], settings)
         alone = first_batch(plain_stores[4], [9, 5, 7])
@@ -88,7 +88,7 @@ class TestPlainBatches:
         assert np.array_equal(batch.edge_attr, graph.features["edge_attr"][batch.e_id])
         assert len(batch.e_id) == len(batch.e_id.unique()) > 0
 
-    def test_numpy_batches_have_them_by_type(self, plain_stores):
+    def test_numpy_batches_have_neighbourhoods_by_type(self, plain_stores):
         batch = first_batch(plain_stores[1], [9, 5], collate="numpy")
         found = batch.attributes["node", "ppr", "node"]
         assert list(found) == ["edge_index", "edge_attr"]
@@ -140,7 +140,7 @@ class TestTypedBatches:
         assert batch["author"].n_id[edges.edge_index[0]].tolist() == graph.src_keys[edges.e_id].tolist()
 
 
-def test_parts_threads_and_order_of_makers_do_not_matter(typed_stores):
+def test_parts_threads_and_sampling_order_do_not_change_batches(typed_stores):
     settings = PPRSettings(num_neighbors_per_hop=2, alpha=0.2)
     options = {"batch_size": 9, "shuffle": True, "collate": "numpy"}
     with (
@@ -243,12 +243,12 @@ def test_a_state_of_another_kind_of_loader_is_refused(typed_stores):
     ],
     ids=str,
 )
-def test_options_that_cannot_be_met(typed_stores, options, error, message):
+def test_invalid_options_are_refused(typed_stores, options, error, message):
     with pytest.raises(error, match=message):
         PPRLoader(typed_stores[1], **options)
 
 
-def test_a_walk_past_its_limit_says_which_batch(typed_stores):
+def test_error_for_a_walk_past_its_limit_names_the_batch(typed_stores):
     settings = PPRSettings(max_nodes_touched=2)
     with PPRLoader(typed_stores[3], "paper", settings, batch_size=10) as loader:
         with pytest.raises(SettingsError, match=r"the walk from paper \d+ reached more than") as raised:
@@ -256,7 +256,7 @@ def test_a_walk_past_its_limit_says_which_batch(typed_stores):
         assert any("batch 0 of epoch 0 was made (sampling)" in note for note in raised.value.__notes__)
 
 
-def test_a_loader_says_what_it_is(plain_stores):
+def test_repr_describes_the_loader(plain_stores):
     with PPRLoader(plain_stores[1], "train", PPRSettings(alpha=0.25), batch_size=16) as loader:
         assert repr(loader) == (
             "PPRLoader(40 seeds (node, split 'train'), alpha=0.25, eps=0.0001, max_ppr_nodes=50, batch_size=16, "

@@ -206,14 +206,14 @@ def check_attached(store):
 
 
 @pytest.mark.parametrize("owner", [NODE, EDGE, None], ids=repr)
-def test_what_a_loader_attaches_is_an_attribute_of_data(plain, owner):
+def test_loader_attributes_are_attributes_of_data(plain, owner):
     batch = to_pyg(with_attributes(plain[1], None, [2], {owner: ATTACHED}), is_homogeneous=True)
     check_attached(batch)
     assert batch.validate()
 
 
 @pytest.mark.parametrize("owner", ["author", CITES, None], ids=repr)
-def test_what_a_loader_attaches_is_an_attribute_of_its_type_or_of_the_whole(typed, owner):
+def test_loader_attributes_are_on_their_type_or_the_whole_graph(typed, owner):
     batch = to_pyg(with_attributes(typed[1], "paper", {"default": [2]}, {owner: ATTACHED}), is_homogeneous=False)
     check_attached(batch if owner is None else batch[owner])
     assert "whole" not in batch["paper"]
@@ -223,7 +223,7 @@ def test_what_a_loader_attaches_is_an_attribute_of_its_type_or_of_the_whole(type
 
 
 @pytest.mark.parametrize("name", sorted(ATTACHED_ATTRIBUTES))
-def test_features_that_a_loader_of_links_would_hide_are_left_to_loaders_of_nodes(tmp_path, name):
+def test_features_hidden_by_link_loaders_are_for_node_loaders_only(tmp_path, name):
     graph = Graph(
         nodes={NODE: NodeTable(num_nodes=3)},
         edges={EDGE: EdgeTable(src_keys=np.arange(3), dst_keys=np.arange(3), features={name: np.arange(3)})},
@@ -292,7 +292,7 @@ def test_numpy_batches_need_no_torch(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_a_missing_torch_is_said_with_the_remedy(tmp_path):
+def test_a_missing_torch_is_an_error_with_a_remedy(tmp_path):
     local_store(make_plain_graph(np.random.default_rng(4)), tmp_path / "parts")
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -37,7 +37,7 @@ def keys_of(loader, num_epochs):
     return np.concatenate([batch.node_keys["node"][:16] for _ in range(num_epochs) for batch in loader])
 
 
-def test_every_node_comes_once_before_any_comes_again(stores):
+def test_every_node_occurs_once_before_any_repeats(stores):
     num_nodes = stores[1].book.num_ids("node")
     with make(stores[1]) as loader:
         keys = keys_of(loader, -(-2 * num_nodes // 80) + 1)
@@ -46,7 +46,7 @@ def test_every_node_comes_once_before_any_comes_again(stores):
     assert keys[:num_nodes].tolist() != keys[num_nodes : 2 * num_nodes].tolist()
 
 
-def test_parts_and_ranks_do_not_matter(stores):
+def test_parts_and_ranks_do_not_change_batches(stores):
     with make(stores[1], num_batches=6) as one, make(stores[3], num_batches=6, num_threads=4) as three:
         wanted = [flat(batch) for batch in one]
         assert [flat(batch) for batch in three] == wanted
@@ -72,7 +72,7 @@ def test_it_runs_beside_another_loader(stores):
     assert all(flat(a) != flat(b) for a, b in pairs)
 
 
-def test_what_means_nothing_is_refused(stores):
+def test_bad_options_and_states_are_refused(stores):
     with pytest.raises(SettingsError, match="num_batches is 0; it must be an integer, 1 to"):
         make(stores[1], num_batches=0)
     with pytest.raises(SettingsError, match="random nodes have no seed time"):

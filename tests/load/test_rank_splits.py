@@ -65,7 +65,7 @@ def test_even_shares_do_not_depend_on_the_number_of_parts(folders):
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_by_locality_only_as_many_seeds_move_as_make_shares_equal(folders, world_size):
+def test_locality_moves_only_the_seeds_needed_for_equal_shares(folders, world_size):
     with LocalStore(open_dataset(folders[4])) as store:
         num_of_part = np.diff(store.book.offsets("user"))
         shares = [
@@ -145,12 +145,12 @@ def test_links_are_named_as_loaders_name_them(folders):
         ),
     ],
 )
-def test_what_cannot_be_shared_is_said(folders, options, message):
+def test_bad_arguments_are_refused(folders, options, message):
     with pytest.raises(SettingsError, match=message):
         rank_nodes(folders[4], "user", **options)
 
 
-def test_seeds_that_are_not_there(folders):
+def test_unknown_seeds_are_refused(folders):
     with pytest.raises(UnknownNameError, match="no split 'eval'"):
         rank_nodes(folders[1], ("user", "eval"), rank=0, world_size=1)
     with pytest.raises(IdRangeError, match=r"seeds\[0\] is 100"):
@@ -165,7 +165,7 @@ def test_numbers_of_numpy_make_the_same_shares(folders):
     assert one.tolist() == other.tolist()
 
 
-@pytest.mark.parametrize("share", [rank_nodes, rank_links])
-def test_a_graph_is_no_source(share):
-    with pytest.raises(SettingsError, match=r"^source is a Graph; it must be the folder of a dataset, .* write_parts"):
-        share(make_graph(), rank=0, world_size=1)
+def test_shares_of_a_graph_in_memory_equal_those_of_its_folder(folders):
+    for sharing, of in ((rank_nodes, "user"), (rank_links, ("user", "rates", "movie"))):
+        graph, folder = (sharing(source, of, rank=1, world_size=2) for source in (make_graph(), folders[1]))
+        assert str(graph) == str(folder)

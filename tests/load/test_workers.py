@@ -97,7 +97,7 @@ def wait_until_failed(batches, step):
         assert desk.changed.wait_for(lambda: desk.failure is not None and desk.stop == step, DEADLINE_S)
 
 
-def test_batches_before_a_failure_come_first_and_those_after_it_not_at_all():
+def test_only_batches_before_a_failure_are_delivered():
     gates, failure = {step: threading.Event() for step in range(3)}, KeyError("broken")
     started = {2: threading.Event()}
     producers = [Producer(gates=gates, failures={1: failure}, started=started) for _ in range(3)]
@@ -121,7 +121,7 @@ def test_batches_before_a_failure_come_first_and_those_after_it_not_at_all():
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_of_several_failures_that_of_the_lowest_number_is_raised(first):
+def test_the_failure_of_the_earliest_batch_is_raised(first):
     gates = {step: threading.Event() for step in range(3)}
     failures = {1: ValueError("lower"), 2: KeyboardInterrupt("higher")}
     batches = threaded([Producer(gates=gates, failures=failures) for _ in range(3)], 10)
@@ -147,7 +147,7 @@ def test_a_failure_behind_a_batch_that_hangs_is_a_note_of_the_timeout():
     batches.close()
 
 
-def test_a_batch_that_is_not_ready_in_time_says_what_each_worker_does():
+def test_timeout_of_a_batch_describes_each_worker():
     gate = threading.Event()
     producers = [Producer(gates={0: gate}), Producer(gates={0: gate})]
     batches = threaded(producers, 2, timeout_s=0.05)
@@ -179,7 +179,7 @@ def test_losing_the_last_reference_ends_all_threads():
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_being_collected_in_a_worker_does_not_wait_for_itself():
+def test_garbage_collection_in_a_worker_does_not_deadlock():
     """A cycle may be collected in any thread; there it must not join the thread it runs in."""
     gate, collected = threading.Event(), threading.Event()
 
@@ -208,7 +208,7 @@ def test_being_collected_in_a_worker_does_not_wait_for_itself():
         assert not thread.is_alive()
 
 
-def test_a_worker_lets_go_of_a_batch_before_it_makes_the_next():
+def test_a_worker_releases_a_batch_before_the_next():
     class Batch:
         pass
 

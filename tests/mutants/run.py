@@ -84,7 +84,7 @@ def _environment(root: Path) -> dict[str, str]:
 
 
 def judge(root: Path, mutant: dict[str, str], *, workers: int, is_whole: bool) -> tuple[str, str]:
-    """What becomes of a mutant, and which test killed it."""
+    """Return the outcome of a mutant and the test that killed it."""
     path = find(root, mutant)
     if path is None:
         return GONE, ""

@@ -30,9 +30,7 @@ def _project(root: Path, value: int) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("value", "wanted"), [(3, KILLED), (0, SURVIVED)])
-def test_a_mutant_is_found_where_its_line_went_and_killed_by_a_test_that_sees_it(
-    tmp_path: Path, value: int, wanted: str
-) -> None:
+def test_a_mutant_of_a_moved_line_is_found_and_killed(tmp_path: Path, value: int, wanted: str) -> None:
     root = _project(tmp_path, value)
     state, test = judge(root, MUTANT, workers=1, is_whole=False)
     assert state == wanted

@@ -175,7 +175,7 @@ def _contents(path: Path) -> Any:
 
 
 def results(folder: Path, out: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every case, by name, with what computes its result; ``folder`` has the datasets."""
+    """Every case by name, with the function of its result; ``folder`` has the datasets."""
     for case, (name, new_loader) in LOADERS.items():
         yield case, lambda name=name, new_loader=new_loader: batches_of(new_loader(folder / name))
     for mode in test_walks.MODES:

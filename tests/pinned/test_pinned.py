@@ -47,7 +47,7 @@ def test_loaders_give_the_pinned_batches(folder: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", RESUMED)
-def test_loaders_go_on_from_pinned_states(folder: Path, case: str) -> None:
+def test_loaders_resume_from_pinned_states(folder: Path, case: str) -> None:
     name, new_loader = LOADERS[case]
     assert digest(rest_of(new_loader(folder / name), SAVED[case]["state"])) == SAVED[case]["rest"]
 

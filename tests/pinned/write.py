@@ -1,4 +1,4 @@
-"""Writes what is pinned: the datasets, the digests of all cases and the saved states.
+"""Writes the pinned files: the datasets, the digests of all cases and the saved states.
 
 ``python -m tests.pinned.write`` adds what is missing and changes nothing that is there. A digest that has to change is
 deleted by hand first, and the commit says why. Datasets are never written again: later revisions must open them.

@@ -43,7 +43,7 @@ def write_tables(folder: Path, rng: np.random.Generator) -> Path:
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "ldg"])
-def test_chunks_become_what_is_written_of_the_graph(tmp_path, rng, method):
+def test_chunks_give_the_same_dataset_as_write_parts(tmp_path, rng, method):
     graph = community_graph(rng, 300, 2000)
     write_chunked(graph, tmp_path / "in", num_chunks=3)
     told: list[str] = []
@@ -71,7 +71,7 @@ def test_edges_that_just_fit_in_memory_are_not_sorted_on_disk(tmp_path, rng, mon
     assert disk_bytes[0] == 0 < disk_bytes[1]
 
 
-def test_tables_become_what_is_written_of_the_graph(tmp_path, rng):
+def test_tables_give_the_same_dataset_as_write_parts(tmp_path, rng):
     tables = write_tables(tmp_path / "tables", rng)
     options = {"num_parts": 3, "method": "ldg", "neighbor_keys": True}
     reading = TableSettings(keep_raw_ids=False)
@@ -89,7 +89,7 @@ def test_tables_become_what_is_written_of_the_graph(tmp_path, rng):
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_it_goes_on_where_it_was(tmp_path, monkeypatch, rng):
+def test_prepare_resumes_after_an_interruption(tmp_path, monkeypatch, rng):
     graph = community_graph(rng, 300, 2000)
     write_chunked(graph, tmp_path / "in", num_chunks=3)
 
@@ -157,7 +157,7 @@ def test_names_are_checked_before_any_work(tmp_path, rng, monkeypatch, options, 
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_dtypes_that_only_files_say_are_checked_before_nodes_are_assigned(tmp_path, rng, monkeypatch):
+def test_dtypes_found_in_files_are_checked_before_assignment(tmp_path, rng, monkeypatch):
     source = write_tables(tmp_path / "tables", rng)
     description = json.loads((source / "metadata.json").read_text())
     description["nodes"]["user"]["features"] = {"name": "id"}
@@ -168,7 +168,7 @@ def test_dtypes_that_only_files_say_are_checked_before_nodes_are_assigned(tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tables"]
 
 
-def test_what_cannot_be_is_said(tmp_path, rng):
+def test_bad_arguments_are_refused(tmp_path, rng):
     graph = community_graph(rng, 50, 100)
     write_chunked(graph, tmp_path / "in", num_chunks=2)
     with pytest.raises(SettingsError, match="give dispatch the folder with the part of each node, as partitions_dir"):

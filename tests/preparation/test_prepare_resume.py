@@ -69,14 +69,14 @@ def check_done(folder: Path) -> None:
 @pytest.mark.parametrize(
     "num_kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)]
 )
-def test_killed_again_and_again(folder: Path, num_kills: int):
+def test_killed_repeatedly(folder: Path, num_kills: int):
     kill_again_and_again(
         PROGRAM, [folder / "tables", folder / "got", 2 if num_kills > 1 else 0], num_kills=num_kills, max_lines=80,
         check=lambda: check_done(folder), again=lambda: shutil.rmtree(folder / "got"),
     )  # fmt: skip
 
 
-def test_it_says_what_was_done_before(folder: Path):
+def test_resuming_reports_earlier_phases(folder: Path):
     """Ended while it chunks, while it dispatches, and where its dataset is in its place."""
 
     def call(stop: str = "") -> None:
@@ -112,7 +112,7 @@ def _full_for_dispatch(work: WorkFolder) -> int:
     return -(1 << 60) if work.path.name == "dispatch" else 0
 
 
-def test_a_disk_that_is_too_full_for_the_last_phase_leaves_the_others_done(folder: Path, monkeypatch):
+def test_a_full_disk_in_the_last_phase_keeps_earlier_phases(folder: Path, monkeypatch):
     monkeypatch.setattr("hopstream.engine.atomic_folder.WorkFolder.disk_bytes", _full_for_dispatch)
     call = partial(prepare, folder / "tables", folder / "got", work=WORK, num_parts=2, method="ldg")
     with pytest.raises(NoRoomError, match="make room"):
@@ -125,7 +125,7 @@ def test_a_disk_that_is_too_full_for_the_last_phase_leaves_the_others_done(folde
     assert left_beside(folder) == []
 
 
-def test_tables_that_turn_out_to_need_more_memory_are_not_chunked_again(folder: Path, monkeypatch):
+def test_tables_are_not_chunked_again_for_more_memory(folder: Path, monkeypatch):
     """Nodes are counted when they are chunked."""
     monkeypatch.setattr("hopstream.assign.libraries.NODE_BYTES", 1 << 24)
     said: list[News] = []

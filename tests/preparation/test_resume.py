@@ -189,7 +189,7 @@ def stop_at(share: float) -> Callable[[str, int, int], None]:
 @pytest.mark.parametrize(
     "verb", [VERBS[0], *(pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS[1:])], ids=lambda verb: verb.name
 )
-def test_a_killed_job_goes_on(verb: Verb, folder: Path):
+def test_a_killed_job_resumes(verb: Verb, folder: Path):
     for limit in verb.limits:
         assert run_until(PROGRAM, [folder, 0, verb.name], limit) == -signal.SIGKILL
         assert not (folder / "got").exists()
@@ -218,14 +218,14 @@ def test_twenty_kills(verb: Verb, folder: Path):
         for engine in ("local", "ray", "beam")
     ],
 )  # fmt: skip
-def test_every_engine_makes_the_same(verb: Verb, folder: Path, engine: str, request):
+def test_every_engine_gives_the_same_result(verb: Verb, folder: Path, engine: str, request):
     if engine == "ray":
         request.getfixturevalue("ray_cluster")
     verb.run(folder, engine=engine, num_workers=2)
     verb.check_done(folder)
 
 
-def test_what_was_done_is_not_done_again(verb: Verb, folder: Path, monkeypatch):
+def test_finished_work_is_not_repeated(verb: Verb, folder: Path, monkeypatch):
     verb.cut_small(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         verb.run(folder, progress=stop_at(0.6))
@@ -245,7 +245,7 @@ def test_what_was_done_is_not_done_again(verb: Verb, folder: Path, monkeypatch):
     verb.check_done(folder)
 
 
-def test_a_job_stopped_anywhere_goes_on_and_another_one_starts_anew(verb: Verb, folder: Path, monkeypatch):
+def test_a_stopped_job_resumes_and_a_different_job_restarts(verb: Verb, folder: Path, monkeypatch):
     verb.cut_small(monkeypatch)
     for share, options in ((0.3, verb.other), (0.5, {})):
         with pytest.raises(KeyboardInterrupt):
@@ -254,7 +254,7 @@ def test_a_job_stopped_anywhere_goes_on_and_another_one_starts_anew(verb: Verb, 
     verb.check_done(folder)
 
 
-def test_a_file_begun_by_the_worker_of_a_killed_job_does_not_stay(verb: Verb, folder: Path):
+def test_partial_files_of_killed_workers_are_removed(verb: Verb, folder: Path):
     def leave_one(stage: str, done: int, total: int) -> None:
         for product in (folder / ".got.work").glob("*/*"):
             if product.is_dir() and product.name in ("new", "dataset", "chunked"):
@@ -267,7 +267,7 @@ def test_a_file_begun_by_the_worker_of_a_killed_job_does_not_stay(verb: Verb, fo
     verb.check_done(folder)
 
 
-def test_two_jobs_do_not_write_to_one_place(verb: Verb, folder: Path):
+def test_concurrent_jobs_at_one_place_are_refused(verb: Verb, folder: Path):
     seen: list[str] = []
 
     def second(stage: str, done: int, total: int) -> None:
@@ -305,7 +305,7 @@ def test_a_disk_or_memory_too_small_is_refused(verb: Verb, folder: Path, monkeyp
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_what_came_to_the_place_meanwhile_is_not_replaced(verb: Verb, folder: Path):
+def test_files_created_meanwhile_are_not_replaced(verb: Verb, folder: Path):
 
     def tell(stage: str, done: int, total: int) -> None:
         (folder / "got").mkdir(exist_ok=True)

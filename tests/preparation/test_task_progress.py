@@ -17,7 +17,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "told.json"
 
 
-def test_stages_are_told_under_a_name(path: Path):
+def test_stages_are_reported_with_a_prefix(path: Path):
     heard, seen = threading.Event(), []
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -34,7 +34,7 @@ def test_stages_are_told_under_a_name(path: Path):
     assert list(path.parent.iterdir()) == []
 
 
-def test_files_are_not_written_all_the_time(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_progress_files_are_written_at_intervals(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prepare_module, "INTERVAL_S", 1000)
     tell = progress_to_file(path)
     for done in range(5):
@@ -44,7 +44,7 @@ def test_files_are_not_written_all_the_time(path: Path, monkeypatch: pytest.Monk
     assert path.read_text() == '["group", 1, 1]'
 
 
-def test_what_progress_raises_is_raised_at_the_end(path: Path):
+def test_errors_of_progress_are_raised_at_the_end(path: Path):
     called = threading.Event()
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -56,7 +56,7 @@ def test_what_progress_raises_is_raised_at_the_end(path: Path):
         assert called.wait(20)
 
 
-def test_what_was_left_or_is_none_of_it_is_not_told(path: Path):
+def test_stale_and_invalid_progress_is_ignored(path: Path):
     path.write_text('["edges", 1, 2]')
     seen: list[str] = []
     with progress_from_file(path, lambda stage, done, total: seen.append(stage), "assign"):

@@ -114,7 +114,7 @@ def check_done(folder: Path, num_nodes: int, num_deltas: int, num_parts: int) ->
     assert left_beside(folder) == []
 
 
-def test_nothing_is_added_to_what_is_being_replaced(folder: Path):
+def test_append_is_refused_during_replacement(folder: Path):
     """An append would be lost silently. A process that has the old dataset open keeps it."""
     here = folder / "d"
     part = open_dataset(here).open_part(0)
@@ -133,7 +133,7 @@ def test_nothing_is_added_to_what_is_being_replaced(folder: Path):
     check_done(folder, 62, 1, 3)
 
 
-def test_nothing_is_replaced_that_is_being_added_to(folder: Path):
+def test_replacement_is_refused_during_append(folder: Path):
     with stopped(folder, "append"):
         check_refused(
             folder, lambda: dispatch(folder / "in", folder / "owners", folder / "d", overwrite=True, num_workers=0),
@@ -143,13 +143,13 @@ def test_nothing_is_replaced_that_is_being_added_to(folder: Path):
 
 
 @pytest.mark.slow
-def test_nothing_is_added_to_what_is_being_compacted(folder: Path):
+def test_append_is_refused_during_compaction(folder: Path):
     with stopped(folder, "compact"):
         check_refused(folder, lambda: append(folder / "d", nodes=NEW), lambda: compact(folder / "d", num_workers=0))
     check_done(folder, 62, 0, 2)
 
 
-def test_nothing_is_replaced_that_is_being_read(folder: Path):
+def test_replacement_is_refused_during_a_read(folder: Path):
     """Readers do not keep each other away."""
 
     def tell(stage: str, done: int, total: int) -> None:
@@ -161,7 +161,7 @@ def test_nothing_is_replaced_that_is_being_read(folder: Path):
     check_done(folder, 62, 1, 2)
 
 
-def test_two_are_not_placed_into_one_root(folder: Path):
+def test_concurrent_placements_into_one_root_are_refused(folder: Path):
     """A new root is protected too: it would get files of both datasets, with the manifest of one."""
     root = folder / "new" / "root"
     write_parts(community_graph(np.random.default_rng(1), 60, 400), folder / "other", num_parts=2, method="hash")
@@ -178,7 +178,7 @@ def test_two_are_not_placed_into_one_root(folder: Path):
 
 
 @pytest.mark.slow
-def test_a_place_where_nothing_is_yet(folder: Path):
+def test_concurrent_writers_of_a_new_dataset_are_refused(folder: Path):
     shutil.rmtree(folder / "d")
     with stopped(folder, "prepare"):
         check_refused(folder, lambda: prepare(folder / "in", folder / "d", num_parts=2, work=WORK))
@@ -187,7 +187,7 @@ def test_a_place_where_nothing_is_yet(folder: Path):
 
 
 @pytest.mark.slow
-def test_many_that_start_at_once(folder: Path):
+def test_many_verbs_started_at_once_finish_or_are_refused(folder: Path):
     """Each process finishes or is refused; none removes the result of another."""
     words = [sys.executable, "-c", PROGRAM, str(folder)]
     for verbs in (["prepare"] * 4, ["append", "compact"] * 2, ["dispatch", "prepare", "append", "compact"]):

@@ -121,7 +121,7 @@ def test_a_dataset_with_other_files_is_not_replaced(tmp_path, typed_graph: Graph
     assert tree_of(tmp_path) == before
 
 
-def test_what_is_refused_leaves_the_old_dataset(tmp_path, typed_graph: Graph):
+def test_a_refused_write_leaves_the_old_dataset(tmp_path, typed_graph: Graph):
     write_parts(typed_graph, tmp_path / "d", num_parts=2)
     before = tree_of(tmp_path)
     with pytest.raises(FormatError, match="none is not a folder; give the folder with the part of each node"):
@@ -184,9 +184,7 @@ write_parts(graph, sys.argv[1], num_parts=4, progress=progress, overwrite=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 8])
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_killed_write_leaves_what_was_there_and_can_be_done_again(
-    tmp_path, typed_graph: Graph, at: int, is_new: bool
-):
+def test_a_killed_write_leaves_the_old_dataset_and_can_be_repeated(tmp_path, typed_graph: Graph, at: int, is_new: bool):
     root = tmp_path / "d"
     if not is_new:
         write_parts(typed_graph, root, num_parts=2)
@@ -236,7 +234,7 @@ def test_inputs_may_be_maps_and_views(tmp_path, typed_graph: Graph):
     assert write_parts(view, tmp_path / "b", num_parts=2, direction="both").dataset_id == one.dataset_id
 
 
-def test_parts_are_as_many_as_owners_name(tmp_path, rng):
+def test_the_number_of_parts_follows_from_owners(tmp_path, rng):
     graph = graph_from_arrays(rng.integers(0, 9, (2, 30)), num_nodes=9)
     owners = {"node": rng.permutation(9) % 3}
     assert write_parts(graph, tmp_path / "mapping", owners=owners).book.num_parts == 3

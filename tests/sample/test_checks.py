@@ -56,17 +56,13 @@ TIMES = {"time_attr": "time"}
     ],
     ids=str,
 )
-def test_a_dataset_without_what_a_plan_needs_is_named(
-    stores: dict[str, LocalStore], options: dict, message: str
-) -> None:
+def test_error_names_data_that_a_plan_needs(stores: dict[str, LocalStore], options: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         PlanRunner(stores["poor"], _plan(**options))
 
 
 @pytest.mark.parametrize("strategy,what", [("last", "time"), ("weighted", "weight"), ("top_k", "weight")])
-def test_an_edge_type_without_what_a_strategy_needs_is_named(
-    stores: dict[str, LocalStore], strategy: str, what: str
-) -> None:
+def test_error_names_data_that_a_strategy_needs(stores: dict[str, LocalStore], strategy: str, what: str) -> None:
     with pytest.raises(SettingsError, match=f"user__owns__item/in: strategy '{strategy}' needs .* feature '{what}'"):
         PlanRunner(stores["rich"], _plan(strategies={OWNS: strategy}))
 
@@ -126,7 +122,7 @@ def test_seeds_that_do_not_fit_are_refused(
         PlanRunner(stores["rich"], _plan(**options)).run(seeds)
 
 
-def test_variates_are_given_where_they_are_needed(tmp_path: Path) -> None:
+def test_labor_without_random_seeds_is_refused(tmp_path: Path) -> None:
     write_parts(GRAPH, tmp_path / "parts", num_parts=1)
     with LocalStore(open_dataset(tmp_path / "parts")) as store:
         runner = PlanRunner(store, _plan(strategies={LIKES: "labor"}))

@@ -22,7 +22,7 @@ PAIRS = np.array([[4, 9, 4, 4], [7, 7, 1, 7]])
         ("in", [], None),
     ],
 )
-def test_a_frontier_is_told_the_pairs_of_its_nodes(direction: str, ids: list[int], wanted: list | None) -> None:
+def test_a_frontier_gets_the_pairs_of_its_nodes(direction: str, ids: list[int], wanted: list | None) -> None:
     found = ExcludedPairs(PAIRS).of_frontier(direction, np.array(ids, np.int64))
     assert (None if found is None else found.tolist()) == wanted
 
@@ -36,7 +36,7 @@ def test_pairs_are_known_by_both_ends(rng: np.random.Generator) -> None:
     assert any(wanted)
 
 
-def test_slots_come_apart_as_they_were_put_together() -> None:
+def test_packed_slots_are_unpacked() -> None:
     first, second = np.array([0, 5, (1 << 31) - 1]), np.array([3, 0, (1 << 31) - 1])
     pairs = pairs_of_slots(first, second)
     assert len(set(pairs.tolist())) == 3

@@ -51,7 +51,7 @@ def requests(strategy: Any) -> list[SampleRequest]:
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "weighted", "top_k", "last", "labor"])
-def test_one_pass_finds_what_two_find(store: LocalStore, strategy: str) -> None:
+def test_one_pass_equals_two_passes(store: LocalStore, strategy: str) -> None:
     """Maps start small, grow while they are filled, and keep what earlier requests found."""
     sampler, fused = FusedSampler(store), {False: (SlotMap(), EdgeBuffer()), True: (SlotMap(), EdgeBuffer())}
     plain = {False: SlotMap(), True: SlotMap()}
@@ -90,7 +90,7 @@ def test_a_node_of_two_trees_has_two_slots(store: LocalStore) -> None:
     assert first.tolist() == second.tolist()
 
 
-def test_the_kernel_packs_trees_as_the_contract_says() -> None:
+def test_the_kernel_packs_trees_as_documented() -> None:
     assert KERNEL_TREE_SHIFT == TREE_SHIFT
 
 

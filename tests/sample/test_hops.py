@@ -31,7 +31,7 @@ def _run(store: LocalStore, runner: PlanRunner, seeds: SeedNodes) -> Found:
     return in_keys(store, runner.run(seeds_in_ids(store, seeds)))
 
 
-def test_more_than_memory_holds_is_said_by_the_setting(rng: np.random.Generator, tmp_path: Path) -> None:
+def test_error_for_too_much_memory_names_the_setting(rng: np.random.Generator, tmp_path: Path) -> None:
     """More bytes than the address space has, so that no machine allocates them."""
     graph = make_typed_graph(rng, num_papers=9000, num_authors=10)
     store = _write(graph, tmp_path / "parts", 2)
@@ -65,7 +65,7 @@ def test_a_dag_of_ops_expands_each_found_node_once(rng: np.random.Generator, tmp
 
 @pytest.mark.parametrize("is_disjoint", [False, True])
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_nodes_that_are_reached_again_are_expanded_by_what_follows(rng, tmp_path, num_parts, is_disjoint) -> None:
+def test_nodes_reached_again_are_expanded_by_following_ops(rng, tmp_path, num_parts, is_disjoint) -> None:
     """The second op reaches only nodes that the first one found; its follower expands them all the same."""
     graph = make_typed_graph(rng, num_papers=12)
     store = _write(graph, tmp_path / "parts", num_parts)

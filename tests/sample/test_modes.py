@@ -155,7 +155,7 @@ def test_directional(asker: Asker) -> None:
 
 
 def test_disjoint(asker: Asker) -> None:
-    """Every seed grows a tree of its own, so 2 and 4 are there twice, and so is the edge between them."""
+    """Every seed grows a tree of its own, so 2 and 4 occur twice, and so does the edge between them."""
     found = asker.ask(STAR, [0, 1], [-1, -1], disjoint=True)
     assert found.nodes == [(0, 0), (1, 1), (0, 2), (0, 3), (1, 2), (0, 4), (1, 4)]
     assert found.edges == [(2, 0, 0), (3, 0, 1), (2, 1, 2), (4, 2, 3), (4, 2, 3)]
@@ -362,7 +362,7 @@ def test_induced_of_types_that_are_not_followed_sees_no_edge_of_the_future(asker
 
 @pytest.mark.parametrize("written", ["out", "both"])
 @pytest.mark.parametrize("count", [0, 1])
-def test_induced_of_types_that_are_not_followed_is_read_in_the_direction_of_the_others(
+def test_induced_unfollowed_types_use_the_direction_of_followed_types(
     asker: Asker, written: Direction, count: int
 ) -> None:
     """The edge back to user 0 has the time of user 0, 40, which the tree of time 10 does not know."""

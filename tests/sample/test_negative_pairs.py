@@ -94,7 +94,7 @@ def test_a_single_positive_has_in_batch_negatives_from_the_graph():
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])
-def test_strict_negatives_are_no_links_that_another_edge_type_holds_either(direction):
+def test_strict_negatives_are_not_links_of_other_edge_types(direction):
     """Of the three items, user 0 rated item 0; that they rated item 2 is known backwards, in another type."""
     store = PairStore(num_users=1, num_items=3, edges={(0, 0)}, taken={(0, 2)})
     how = NegativeSampling("triplet", 4, strict=True)
@@ -102,7 +102,7 @@ def test_strict_negatives_are_no_links_that_another_edge_type_holds_either(direc
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])
-def test_strict_triplets_are_the_first_pairs_that_are_no_links(rng, direction):
+def test_strict_triplets_are_the_first_pairs_without_links(rng, direction):
     edges = {(int(u), int(i)) for u, i in rng.integers(0, (10, 12), (60, 2))}
     store = PairStore(edges=edges)
     users, items = rng.integers(0, 10, 20), rng.integers(0, 12, 20)
@@ -129,13 +129,13 @@ def test_strict_negatives_are_never_links_nor_positives(rng, mode, in_batch):
             assert found[0].tolist() == users.tolist() * 3
 
 
-def test_only_refused_candidates_are_asked_for_again():
+def test_only_rejected_candidates_are_drawn_again():
     store = PairStore(num_users=1000, num_items=1000, edges={(u, u) for u in range(1000)})
     draw(store, NegativeSampling("binary", 1, strict=True), np.arange(500), np.arange(500))
     assert store.num_asked < 520
 
 
-def test_the_last_pair_that_is_no_link_is_found():
+def test_the_last_pair_without_a_link_is_found():
     """All pairs but one are links."""
     edges = {(u, i) for u in range(10) for i in range(12)} - {(4, 7)}
     found = draw(PairStore(edges=edges), NegativeSampling("binary", 3, strict=True), [4, 4], [0, 1])
@@ -145,7 +145,7 @@ def test_the_last_pair_that_is_no_link_is_found():
 
 
 @pytest.mark.parametrize("in_batch", [False, True])
-def test_more_than_strictness_can_find_is_an_error_after_bounded_work(in_batch):
+def test_too_few_strict_negatives_are_an_error_after_bounded_work(in_batch):
     store = PairStore(edges={(4, i) for i in range(12)})
     how = NegativeSampling("triplet", 2, strict=True, in_batch=in_batch)
     with pytest.raises(SettingsError, match=r"2 of 6 strict negatives of user__rates__item .* source 4.*strict=False"):
@@ -154,7 +154,7 @@ def test_more_than_strictness_can_find_is_an_error_after_bounded_work(in_batch):
     assert store.num_asked <= 2 * MAX_ROUNDS * (MAX_CANDIDATES + 6)
 
 
-def test_one_candidate_at_a_time_is_tried_where_there_is_room_for_no_more(monkeypatch):
+def test_candidates_are_tried_singly_in_little_memory(monkeypatch):
     monkeypatch.setattr("hopstream.sample.negative_pairs.MAX_CANDIDATES", 1)
     store = PairStore(edges={(4, i) for i in range(12)})
     with pytest.raises(SettingsError, match="1 of 1 strict negatives"):
@@ -162,7 +162,7 @@ def test_one_candidate_at_a_time_is_tried_where_there_is_room_for_no_more(monkey
     assert 1 < store.num_asked <= store.num_calls
 
 
-def test_strict_in_batch_falls_back_to_the_graph_where_the_batch_has_none():
+def test_strict_in_batch_falls_back_to_the_graph():
     """User 4 has rated all items of the batch."""
     store = PairStore(edges={(4, 0), (4, 1), (4, 2)})
     for rng_seed in range(20):
@@ -173,7 +173,7 @@ def test_strict_in_batch_falls_back_to_the_graph_where_the_batch_has_none():
 
 @pytest.mark.parametrize("how", [NegativeSampling("binary", 2), NegativeSampling("triplet", 2)])
 @pytest.mark.parametrize("is_strict", [False, True])
-def test_nodes_of_negatives_are_there_at_the_time_of_their_link(rng, how, is_strict):
+def test_nodes_of_negatives_exist_at_the_link_time(rng, how, is_strict):
     item_times, user_times = rng.permutation(12), rng.permutation(10)
     store = PairStore(item_times=item_times.astype(np.int32), user_times=user_times, edges={(3, 3), (4, 4)})
     how = NegativeSampling(how.mode, how.amount, strict=is_strict)
@@ -186,7 +186,7 @@ def test_nodes_of_negatives_are_there_at_the_time_of_their_link(rng, how, is_str
             assert (user_times[users] <= of_link).all(), f"{rng_seed=}"
 
 
-def test_nodes_of_in_batch_negatives_are_there_at_the_time_of_their_link():
+def test_nodes_of_in_batch_negatives_exist_at_the_link_time():
     """Item i appears at time i, so link 0 finds no other item in its batch, but items 0 to 2 in the graph."""
     store = PairStore(item_times=np.arange(12))
     how = NegativeSampling("triplet", 1, in_batch=True)
@@ -196,13 +196,13 @@ def test_nodes_of_in_batch_negatives_are_there_at_the_time_of_their_link():
     assert set(found[:, 2].tolist()) == {3, 4}
 
 
-def test_where_no_node_is_early_enough_it_is_the_earliest():
+def test_without_early_enough_nodes_the_earliest_is_taken():
     store = PairStore(item_times=np.arange(12)[::-1] + 5, user_times=np.arange(10) + 7)
     found = draw(store, NegativeSampling("binary", 2), [0, 1], [0, 1], times=[-5, np.iinfo(np.int64).min])
     assert found.tolist() == [[0] * 4, [11] * 4]
 
 
-def test_where_all_early_pairs_are_links_it_is_the_least_late_of_others():
+def test_without_early_pairs_the_least_late_pair_is_taken():
     store = PairStore(item_times=np.arange(12), edges={(4, item) for item in range(6)})
     found = draw(store, NegativeSampling("triplet", 2, strict=True), [4, 4], [0, 1], times=[3, 8])
     assert found[1, 0] == found[1, 2] == 6
@@ -215,7 +215,7 @@ def test_times_need_not_be_close():
     assert found[1].tolist() == [11] * 4
 
 
-def test_strict_pairs_are_uniform_over_pairs_that_are_no_links():
+def test_strict_pairs_are_uniform_over_pairs_without_links():
     edges = {(u, i) for u in range(4) for i in range(5) if (u + i) % 3 == 0}
     store = PairStore(num_users=4, num_items=5, edges=edges)
     how = NegativeSampling("binary", 40, strict=True)
@@ -230,7 +230,7 @@ def test_strict_pairs_are_uniform_over_pairs_that_are_no_links():
     assert statistic < naive.chi_square_bound(num_pairs), "seeds 0..99"
 
 
-def test_weights_decide_over_ends():
+def test_ends_follow_their_weights():
     how = NegativeSampling("binary", 4000, src_weight=[0, 0, 0, 1, 3, 0, 0, 0, 0, 0], dst_weight=[1.0, 0.0] * 6)
     users, items = draw(PairStore(), how, [0], [0])
     counts = np.bincount(users)

@@ -14,7 +14,7 @@ from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
 @pytest.mark.parametrize(
     ("amount", "num_positives", "wanted"), [(1, 7, 7), (2.0, 7, 14), (0.5, 7, 4), (1.5, 3, 5), (0.1, 1, 1)]
 )
-def test_there_are_amount_negatives_per_positive_rounded_up(amount, num_positives, wanted):
+def test_amount_gives_negatives_per_positive_rounded_up(amount, num_positives, wanted):
     assert NegativeSampling("binary", amount).num_negatives(num_positives) == wanted
 
 
@@ -89,7 +89,7 @@ def test_facts_change_with_every_setting():
         ({"in_batch": True, "dst_weight": [1]}, "in_batch takes destinations of the batch; leave the weights out"),
     ],
 )
-def test_settings_that_cannot_be_met_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         NegativeSampling(**settings)
 
@@ -105,6 +105,6 @@ def test_settings_that_cannot_be_met_are_refused(settings, message):
         (None, False, "amount is False"),
     ],
 )
-def test_what_is_no_negative_sampling_is_refused(given, ratio, message):
+def test_invalid_negative_sampling_is_refused(given, ratio, message):
     with pytest.raises(SettingsError, match=message):
         read_negative_sampling(given, ratio)

@@ -38,7 +38,7 @@ def test_out_follows_edges_forwards() -> None:
     assert (plan.ops[0].expanded_type, plan.ops[0].found_type) == ("author", "paper")
 
 
-def test_default_stands_for_the_rest() -> None:
+def test_default_applies_to_the_remaining_types() -> None:
     plan = plan_from_num_neighbors(SCHEMA, {WRITES: [3], "default": [1]}, ("paper",))
     assert {op.edge_type: op.count for op in plan.ops} == {WRITES: 3, CITES: 1}
 
@@ -89,7 +89,7 @@ def _op(name: str, *inputs: str, edge_type: tuple[str, str, str] = CITES, count:
         ([_op("a", SEEDS), _op("b", "a"), _op("c", "b")], "3 hops deep; num_hops is 2"),
     ],
 )
-def test_plans_that_are_no_dag_are_refused(ops: list[SampleOp], message: str) -> None:
+def test_invalid_op_graphs_are_refused(ops: list[SampleOp], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         SamplePlan(seed_types=("paper",), ops=tuple(ops), num_hops=2)
 
@@ -116,7 +116,7 @@ def test_weights_and_replacement_go_together() -> None:
     assert [(op.edge_type, op.strategy) for op in plan.ops] == [(WRITES, "uniform"), (CITES, "weighted")]
 
 
-def test_a_reverse_is_said_once_for_the_two() -> None:
+def test_a_reverse_type_is_declared_once_for_both_directions() -> None:
     plan = plan_with(SCHEMA, [1], ("paper",), reverse_types={WRITES: ("paper", "by", "author")})
     assert plan.reverse_of(WRITES) == ("paper", "by", "author")
     assert plan.reverse_of(("paper", "by", "author")) == WRITES

@@ -169,7 +169,7 @@ class TestByHand:
         assert [row[1:] for row in pushed[3:]] == [(key, 0.020833, 0.333333) for key in (3, 4, 5)]
         assert len(rows_of(store, NODE, [0], direction="out", eps=1 / 12 + 1e-9)[0]) == 3
 
-    def test_top_up_fills_what_is_left_with_nodes_that_were_only_reached(self, store_of):
+    def test_top_up_fills_free_slots_with_reached_nodes(self, store_of):
         """Node 1 keeps its residual, as it has many edges; node 2, a sink with less, is pushed."""
         links = [(0, 1), (0, 1), (0, 2), *((1, 3 + i) for i in range(9))]
         store = store_of(plain_graph(links, 12))
@@ -179,7 +179,7 @@ class TestByHand:
         assert rows_of(store, NODE, [0], **options)[0] == [settled[0], (NODE, 1, 0.166667, 0.5), settled[1]]
         assert rows_of(store, NODE, [0], max_ppr_nodes=2, **options)[0] == settled  # it displaces no other node
 
-    def test_fetch_rounds_end_the_walk_where_they_end(self, store_of):
+    def test_the_walk_ends_after_the_last_fetch_round(self, store_of):
         """After one round nothing more is read: node 1 keeps all that came to it."""
         store = store_of(plain_graph([(0, 1), (1, 2), (2, 0)], 3))
         found = rows_of(store, NODE, [0], direction="out", max_fetch_iterations=1)[0]
@@ -198,7 +198,7 @@ class TestByHand:
 class TestChannels:
     """A channel's walk follows its own edge types: half stays at the user, its items share the rest."""
 
-    def test_each_channel_has_its_share_and_what_is_left_goes_by_score(self, store_of):
+    def test_each_channel_has_its_share_and_the_rest_follows_scores(self, store_of):
         """Of six slots, views take three, the user's included; likes fill two; the last goes by score."""
         ratios = {VIEWS: 0.5, LIKES: 0.5}
         found = rows_of(store_of(typed_graph()), "user", [0], direction="out", typed_channel_ratios=ratios,
@@ -248,7 +248,7 @@ class TestChannels:
 
 
 class TestSampledEdges:
-    def test_edges_that_were_read_between_nodes_that_are_there(self, store_of):
+    def test_sampled_edges_connect_found_nodes(self, store_of):
         """0 → 1 → 2 → 3 with 1 → 0: nodes 0 to 2 are kept; the edge to 3 has an end outside."""
         store = store_of(plain_graph([(0, 1), (1, 2), (2, 3), (1, 0)], 4))
         settings = PPRSettings(direction="out", max_ppr_nodes=3, include_sampled_edges=True)
@@ -267,7 +267,7 @@ class TestSampledEdges:
         assert list(zip(keys[edges.src_slots], keys[edges.dst_slots], strict=True)) == [(1, 2), (0, 1)]
         assert edges.edge_ids is None
 
-    def test_a_typed_graph_has_them_by_type(self, store_of):
+    def test_a_typed_graph_has_sampled_edges_by_type(self, store_of):
         settings = PPRSettings(direction="out", max_ppr_nodes=3, include_sampled_edges=True)
         store = store_of(typed_graph())
         found = PPRRunner(store, plan_ppr(store, settings, "user")).run(starting([0], "user"))
@@ -285,7 +285,7 @@ class TestWork:
         assert sorted(watched.counted) == list(range(50))
         assert watched.num_trips < 10
 
-    def test_a_seed_is_found_the_same_whatever_else_is_in_the_batch(self, store_of, rng):
+    def test_the_result_of_a_seed_does_not_depend_on_the_batch(self, store_of, rng):
         """Lists that are cut short depend on the batch's seed and on the node, so on no other seed."""
         store = store_of(plain_graph(rng.integers(0, 60, (900, 2)), 60))
         options = {"num_neighbors_per_hop": 4, "max_fetch_iterations": 3, "alpha": 0.2}
@@ -308,7 +308,7 @@ class TestWork:
         ):
             rows_of(store, NODE, [3, 0, 2], max_rounds=4)
 
-    def test_the_key_of_the_seed_is_named_where_ids_are_others(self, store_of):
+    def test_error_names_the_key_of_the_seed_not_its_id(self, store_of):
         store = store_of(plain_graph([(17, i) for i in range(10)], 18), num_parts=4)
         plan = plan_ppr(store, PPRSettings(direction="out", max_nodes_touched=3), NODE)
         with pytest.raises(SettingsError, match="the walk from node 17 reached"):

@@ -59,7 +59,7 @@ def store(tmp_path_factory):
     ],
     ids=str,
 )
-def test_settings_that_no_graph_could_meet(options, message):
+def test_invalid_settings_are_refused(options, message):
     with pytest.raises(SettingsError, match=message):
         PPRSettings(**options)
 
@@ -86,19 +86,19 @@ def test_settings_that_no_graph_could_meet(options, message):
     ],
     ids=str,
 )
-def test_settings_that_this_graph_does_not_meet(store, seed_type, options, error, message):
+def test_settings_unfit_for_the_graph_are_refused(store, seed_type, options, error, message):
     with pytest.raises(error, match=message):
         plan_ppr(store, PPRSettings(**options), seed_type)
 
 
-def test_a_graph_with_edges_of_the_batch_s_own_name(tmp_path):
+def test_edge_types_named_like_batch_edges_are_refused(tmp_path):
     empty = EdgeTable(src_keys=np.zeros(1, np.int64), dst_keys=np.zeros(1, np.int64))
     graph = Graph(nodes={"a": NodeTable(num_nodes=1)}, edges={("a", "ppr", "a"): empty}).check()
     with local_store(graph, tmp_path) as store, pytest.raises(SettingsError, match="rename this relation"):
         plan_ppr(store, PPRSettings(), "a")
 
 
-def test_what_is_followed_from_which_type(store):
+def test_edge_types_are_followed_from_their_node_types(store):
     plan = plan_ppr(store, PPRSettings(), "paper")
     assert dict(zip(plan.node_types, plan.followed, strict=True)) == {
         "paper": (CITES, WRITES),

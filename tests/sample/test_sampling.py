@@ -42,7 +42,7 @@ def strategies(num_neighbors=(2,), seed_types=FILMS, **options):
     return {op.edge_type: op.strategy for op in plan.ops}
 
 
-def test_nothing_said_is_a_uniform_draw_along_incoming_edges():
+def test_default_is_a_uniform_draw_along_incoming_edges():
     plan = sampling().plan([3, 2], FILMS, wants_edge_ids=True)
     assert plan.settings == SamplingSettings()
     assert (plan.reverse_types, plan.wants_edge_ids) == ({}, True)
@@ -57,7 +57,7 @@ def test_time_forces_trees():
     assert (SamplingSettings(disjoint=True).is_disjoint, SamplingSettings(disjoint=True).is_temporal) == (True, False)
 
 
-def test_the_latest_are_taken_where_edges_have_times():
+def test_last_applies_to_edge_types_with_times():
     """``rates`` and ``knows`` have the times of their users, ``rev_rates`` its own, ``made_by`` none."""
     every = ("film", "user", "studio")
     assert strategies(seed_types=every, time_attr="time", temporal_strategy="last") == {
@@ -74,7 +74,7 @@ def test_time_of_the_other_end_depends_on_the_direction():
 
 
 @pytest.mark.parametrize("drawing", [None, "weighted", "top_k"])
-def test_weights_count_where_edges_have_them(drawing):
+def test_weights_apply_to_edge_types_with_weights(drawing):
     found = strategies([2, 2], weight_attr="stars", sampling=drawing)
     assert found == {RATES: drawing or "weighted", RATED_BY: "uniform", KNOWS: "uniform"}
 
@@ -103,7 +103,7 @@ def test_reverses_are_found_by_name():
     assert find_reverse_types(GraphSchema(nodes={"node": {}}, edges={EDGE: {}}), {}) == {EDGE: EDGE}
 
 
-def test_reverses_are_told_once_and_hold_both_ways():
+def test_reverse_types_apply_in_both_directions():
     made = ("studio", "made", "film")
     schema = GraphSchema(nodes=SCHEMA.nodes, edges={**SCHEMA.edges, made: {}})
     for given in ({MADE_BY: made}, {made: MADE_BY, MADE_BY: made}, {"film__made_by__studio": "studio__made__film"}):
@@ -122,7 +122,7 @@ def test_reverses_are_told_once_and_hold_both_ways():
         ([MADE_BY], SettingsError, "give edge type to reverse edge type"),
     ],
 )
-def test_reverses_that_are_none_are_refused(given, error, message):
+def test_invalid_reverse_types_are_refused(given, error, message):
     with pytest.raises(error, match=message):
         sampling(subgraph_type="bidirectional", reverse_types=given)
 
@@ -170,7 +170,7 @@ def test_a_bidirectional_plan_knows_the_reverses():
         ({"batch_dependency": 2, "weight_attr": "stars"}, "^batch_dependency is an option of sampling='labor'"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_by_name(options, message):
+def test_invalid_options_are_refused_by_name(options, message):
     with pytest.raises(SettingsError, match=message):
         SamplingSettings(**options)
 
@@ -204,19 +204,19 @@ def test_options_that_make_no_sense_are_refused_by_name(options, message):
         ),
     ],
 )  # fmt: skip
-def test_what_a_dataset_was_not_written_for_is_refused_with_the_remedy(written, options, error, message):
+def test_options_unsupported_by_the_dataset_are_refused_with_a_remedy(written, options, error, message):
     with pytest.raises(error, match=message):
         Sampling.of(written, SamplingSettings(**options))
 
 
-def test_options_that_no_followed_edge_type_heeds_are_refused():
+def test_options_without_effect_on_followed_types_are_refused():
     with pytest.raises(SettingsError, match=r"none of the followed edge types \(film__made_by__studio\) and none"):
         sampling(time_attr="time").plan([1], ("studio",), wants_edge_ids=False)
     with pytest.raises(SettingsError, match=r"weight_attr is 'stars'; none of the followed edge types \(.*\) has this"):
         sampling(weight_attr="stars").plan([1], ("user",), wants_edge_ids=False)
 
 
-def test_facts_name_every_option_but_the_direction_which_all_loaders_name():
+def test_facts_name_every_option_but_the_direction():
     assert {*sampling().facts(), "direction"} == set(SamplingSettings.field_names())
     changes = [
         {"replace": True}, {"disjoint": True}, {"time_attr": "time"}, {"weight_attr": "stars"}, {"sampling": "labor"},

@@ -8,7 +8,7 @@ from hopstream.sample.slots import FIRST_CAPACITY, EdgeBuffer, SlotMap, TreeSlot
 from hopstream.store.contract import TREE_SHIFT
 
 
-def test_a_map_grows_with_what_it_holds() -> None:
+def test_a_map_grows_with_its_ids() -> None:
     slot_map = SlotMap()
     for num_nodes in (10, 3 * FIRST_CAPACITY, 5):
         slot_map.reset()
@@ -28,7 +28,7 @@ def test_ids_are_numbered_by_first_occurrence() -> None:
     assert distinct.tolist() == [7, 3, 0, 9], "what was given out stays"
 
 
-def test_a_map_of_trees_tells_ids_and_trees() -> None:
+def test_a_map_of_trees_returns_ids_and_trees() -> None:
     """Also after growth between two look-ups, and after a reset."""
     slot_map = TreeSlotMap()
     for num_nodes in (10, 3 * FIRST_CAPACITY, 5):
@@ -41,7 +41,7 @@ def test_a_map_of_trees_tells_ids_and_trees() -> None:
             assert slot_map.trees().tolist() == trees[: part.stop].tolist()
 
 
-def test_edges_are_kept_when_more_come() -> None:
+def test_edges_are_kept_when_the_buffer_grows() -> None:
     buffer = EdgeBuffer()
     buffer.append(np.array([1, 2]), np.array([3, 4]), np.array([5, 6]))
     buffer.append(np.arange(1000), np.arange(1000) + 1, np.arange(1000) + 2)

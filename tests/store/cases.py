@@ -107,8 +107,8 @@ def make_timed_graph(num_users: int = 30, num_items: int = 20, num_hub_edges: in
     """Users who buy, like and know each other.
 
     ``buys`` has a ``stamp`` and a ``price``, 0 for some; items have a ``stamp``, so ``likes`` has times where they lead
-    to items; ``knows`` has neither. Item 0 is bought very often, and likes are shared by parallel edges. Of ``buys``
-    there are splits.
+    to items; ``knows`` has neither. Item 0 is bought very often, and likes are shared by parallel edges. ``buys``
+    has splits.
     """
     rng = np.random.default_rng(23)
     num_buys, num_likes, num_knows = num_hub_edges + 200, 120, 90

@@ -47,7 +47,7 @@ class StoreContract:
         with self.open_store(case) as store:
             yield store
 
-    def test_says_what_the_manifest_says(self, case: Case, store: Store) -> None:
+    def test_facts_match_the_manifest(self, case: Case, store: Store) -> None:
         manifest = case.dataset.manifest
         assert store.schema == manifest.schema
         assert (store.dataset_id, store.graph_id) == (manifest.dataset_id, manifest.graph_id)
@@ -57,7 +57,7 @@ class StoreContract:
         for owner in (*manifest.book.node_offsets, *manifest.book.edge_offsets):
             assert store.book.offsets(owner).tolist() == manifest.book.offsets(owner).tolist()
 
-    def test_pickling_or_copying_says_what_to_do_instead(self, store: Store) -> None:
+    def test_pickling_and_copying_are_refused_with_a_remedy(self, store: Store) -> None:
         for send in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match=f"{type(store).__name__} can be neither pickled nor copied: open one"):
                 send(store)
@@ -69,12 +69,12 @@ class StoreContract:
             assert ids.dtype == np.int64
             assert keys_of(store, node_type, ids) == keys.tolist()
 
-    def test_splits_are_the_graphs(self, case: Case, store: Store) -> None:
+    def test_splits_equal_those_of_the_graph(self, case: Case, store: Store) -> None:
         for node_type, splits in case.graph.splits.items():
             for name, keys in splits.items():
                 assert store.split(node_type, name).tolist() == keys.tolist()
 
-    def test_columns_are_the_graphs_rows(self, case: Case, store: Store) -> None:
+    def test_columns_equal_those_of_the_graph(self, case: Case, store: Store) -> None:
         rng = np.random.default_rng(4)
         for node_type, table in case.graph.nodes.items():
             keys = rng.integers(0, table.num_nodes, 2 * table.num_nodes)
@@ -85,7 +85,7 @@ class StoreContract:
             for name, column in table.features.items():
                 assert_rows_equal(columns[name], column, keys)
 
-    def test_rows_are_written_where_positions_say(self, case: Case, store: Store) -> None:
+    def test_rows_are_written_to_their_positions(self, case: Case, store: Store) -> None:
         for node_type, table in case.graph.nodes.items():
             fixed = {n: c for n, c in table.features.items() if not isinstance(c, RaggedArray)}
             if not fixed:
@@ -128,7 +128,7 @@ class StoreContract:
             assert drawn == [rows[key] for key in keys]
             assert store.degrees(edge_type, direction, request.ids).tolist() == [len(rows[key]) for key in keys]
 
-    def test_edge_columns_are_the_graphs_rows(self, case: Case, store: Store) -> None:
+    def test_edge_columns_equal_those_of_the_graph(self, case: Case, store: Store) -> None:
         for edge_type, direction in sides(case):
             features = case.graph.edges[edge_type].features
             num_edges = case.graph.edges[edge_type].num_edges
@@ -138,7 +138,7 @@ class StoreContract:
             for name, column in features.items():
                 assert_rows_equal(columns[name], column, np.asarray(columns[KEY]))
 
-    def test_draws_are_those_of_the_reference(self, case: Case, store: Store) -> None:
+    def test_draws_equal_the_reference(self, case: Case, store: Store) -> None:
         for edge_type, direction in sides(case):
             rows = case.adjacency(edge_type, direction)
             near, _far = ends(edge_type, direction)
@@ -157,7 +157,7 @@ class StoreContract:
                 wanted = [[rows[k][p] for p in places] for k, places in zip(keys.tolist(), drawn, strict=True)]
                 assert self.as_keys(case.shared(), reply, (edge_type, direction)) == wanted
 
-    def test_a_draw_does_not_depend_on_its_company(self, case: Case, store: Store) -> None:
+    def test_a_draw_does_not_depend_on_the_request(self, case: Case, store: Store) -> None:
         edge_type, direction = sides(case)[0]
         near, _ = ends(edge_type, direction)
         ids = store.lookup(near, np.arange(20))
@@ -186,7 +186,7 @@ class StoreContract:
                 column = case.graph.nodes[str(fetch.entity)].features[name]
                 assert_rows_equal(columns[name], column, np.asarray(columns[KEY]))
 
-    def test_nothing_asked_is_nothing_answered(self, case: Case, store: Store) -> None:
+    def test_empty_requests_give_empty_answers(self, case: Case, store: Store) -> None:
         none = np.empty(0, np.int64)
         assert store.sample([]) == []
         assert store.fetch([]) == []
@@ -307,7 +307,7 @@ class StoreContract:
         with pytest.raises(SettingsError, match="-2"):
             sample(store, edge_type, direction, np.array([0]), count=-2)
 
-    def test_a_closed_store_says_so(self, case: Case, store: Store) -> None:
+    def test_a_closed_store_refuses_requests(self, case: Case, store: Store) -> None:
         edge_type, direction = sides(case)[0]
         near, _ = ends(edge_type, direction)
         store.close()

@@ -169,7 +169,7 @@ BAD_WAYS: list[tuple[dict[str, object], list[np.ndarray], type[HopstreamError], 
         *BAD_WAYS,
     ],
 )  # fmt: skip
-def test_requests_that_make_no_sense_are_refused(
+def test_invalid_requests_are_refused(
     typed_case: Case, client: Peer, header: dict[str, object], arrays: Sequence[np.ndarray],
     error: type[HopstreamError], message: str,
 ) -> None:  # fmt: skip
@@ -283,7 +283,7 @@ def test_a_neighbour_without_edge_id_weighs_eight_bytes(typed_case: Case) -> Non
 
 
 @pytest.mark.parametrize("times", [[], [1 << 40]])
-def test_edges_that_are_read_in_vain_for_the_heaviest_count(timed_case: Case, times: list[int]) -> None:
+def test_edges_scanned_by_top_k_count_towards_the_limit(timed_case: Case, times: list[int]) -> None:
     """The answer has 700 bytes; item 0's edges before a time are scanned for its heaviest."""
     hub = timed_case.shared().lookup("item", np.zeros(1, np.int64)).repeat(60)
     record = {**SAMPLE, "owner": [*BUYS, "in"], "count": 1, "strategy": "top_k"}

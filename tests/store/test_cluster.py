@@ -68,7 +68,7 @@ def num_requests(servers: list[StoreServer]) -> list[int]:
     return [server.stats.num_requests for server in servers]
 
 
-def test_a_cluster_file_comes_back(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
+def test_a_cluster_file_survives_a_round_trip(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
     cluster = cluster_of(typed_case, servers, typed_case.root)
     assert read_cluster(write(tmp_path, cluster)) == cluster
     assert list(tmp_path.iterdir()) == [tmp_path / "cluster.json"]
@@ -83,7 +83,7 @@ def test_a_folder_in_a_cluster_file_is_relative_to_it(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "cluster.json").servers[0].path == tmp_path / "parts"
 
 
-def test_servers_of_a_cluster_file_are_asked(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
+def test_servers_of_a_cluster_file_are_queried(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
     path = write(tmp_path, cluster_of(typed_case, servers))
     for source in (path, str(path)):
         with open_store(source, FAR) as store:
@@ -92,7 +92,7 @@ def test_servers_of_a_cluster_file_are_asked(typed_case: Case, servers: list[Sto
     assert all(n > 2 for n in num_requests(servers))
 
 
-def test_servers_of_a_list_are_asked(typed_case: Case, servers: list[StoreServer]) -> None:
+def test_servers_of_a_list_are_queried(typed_case: Case, servers: list[StoreServer]) -> None:
     with open_store(", ".join(server.location for server in servers), FAR) as store:
         assert isinstance(store, RoutedStore)
         check_answers(typed_case, store)
@@ -108,7 +108,7 @@ def test_parts_in_a_folder_of_this_machine_are_mapped(
     assert num_requests(servers) == [0, 0, 0]
 
 
-def test_a_folder_that_the_server_tells_of_is_mapped(typed_case: Case, servers: list[StoreServer]) -> None:
+def test_a_folder_announced_by_the_server_is_mapped(typed_case: Case, servers: list[StoreServer]) -> None:
     with open_store(",".join(server.location for server in servers)) as store:
         assert isinstance(store, LocalStore)
         check_answers(typed_case, store)
@@ -132,7 +132,7 @@ def test_a_folder_of_another_dataset_is_not_mapped(
         assert [n > 0 for n in num_requests(servers)] == [True, False, True]
 
 
-def test_sources_are_told_apart(typed_case: Case) -> None:
+def test_the_kind_of_a_source_is_recognized(typed_case: Case) -> None:
     with open_store(typed_case.root) as store, open_store(str(typed_case.root)) as again:
         assert isinstance(store, LocalStore)
         assert isinstance(again, LocalStore)
@@ -174,7 +174,7 @@ def test_a_dead_replica_does_not_stop_the_cluster(
         check_answers(typed_case, store)
 
 
-def test_a_replica_that_comes_back_is_asked(typed_case: Case, tmp_path: Path) -> None:
+def test_a_replica_that_recovers_is_queried(typed_case: Case, tmp_path: Path) -> None:
     one, two = StoreServer(typed_case.shared()), StoreServer(typed_case.shared())
     parts = (0, 1, 2)
     entries = tuple(ServerEntry(location=server.location, parts=parts) for server in (one, two))
@@ -187,7 +187,7 @@ def test_a_replica_that_comes_back_is_asked(typed_case: Case, tmp_path: Path) ->
         wait_until(lambda: back.stats.num_requests > 0, "its requests are counted")
 
 
-def test_a_server_that_is_gone_at_first_is_asked_for_its_parts_once_they_are_needed(typed_case: Case) -> None:
+def test_parts_of_a_late_server_are_requested_when_needed(typed_case: Case) -> None:
     with ExitStack() as stack:
         one, two, three = (stack.enter_context(StoreServer(typed_case.shared())) for _ in range(3))
         source = ",".join(server.location for server in (one, two, three))
@@ -206,9 +206,7 @@ def test_a_server_that_is_gone_at_first_is_asked_for_its_parts_once_they_are_nee
         check_answers(typed_case, store)
 
 
-def test_a_server_that_never_says_its_parts_is_told_within_the_deadline(
-    typed_case: Case, find_case: Callable[[str, int], Case]
-) -> None:
+def test_a_server_that_never_lists_its_parts_times_out(typed_case: Case, find_case: Callable[[str, int], Case]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, StoreServer(typed_case.shared()) as server:
         location = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with open_store(f"{location},{server.location}", replace(FAR, timeout_s=1)) as store:
@@ -227,7 +225,7 @@ def test_a_server_that_never_says_its_parts_is_told_within_the_deadline(
                 check_answers(typed_case, store)
 
 
-def test_servers_of_unknown_parts_take_no_time_from_the_others(typed_case: Case) -> None:
+def test_servers_of_unknown_parts_do_not_delay_other_servers(typed_case: Case) -> None:
     class Slow(LocalStore):
         """Answers lookups after 1.2 s."""
 
@@ -242,7 +240,7 @@ def test_servers_of_unknown_parts_take_no_time_from_the_others(typed_case: Case)
             assert store.lookup(node_type, np.arange(2)).min() >= 0
 
 
-def test_a_server_that_is_back_with_another_dataset_is_passed_over(
+def test_a_server_restarted_with_another_dataset_is_skipped(
     typed_case: Case, find_case: Callable[[str, int], Case]
 ) -> None:
     with ExitStack() as stack:
@@ -256,7 +254,7 @@ def test_a_server_that_is_back_with_another_dataset_is_passed_over(
             check_answers(typed_case, store)
 
 
-def test_a_part_that_nobody_serves_is_named(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
+def test_error_names_a_part_without_server(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:
     asked = ", ".join(server.location for server in servers[:2])
     with pytest.raises(
         StoreUnavailable, match=rf"no server holds part 2 of 3 parts \(asked: {asked}\); add the addresses"
@@ -286,7 +284,7 @@ def test_servers_of_another_dataset_are_refused(
 
 
 @pytest.mark.parametrize("num_silent", [pytest.param(40, marks=pytest.mark.slow), 70])
-def test_servers_that_say_nothing_share_one_deadline(typed_case: Case, num_silent: int) -> None:
+def test_silent_servers_share_one_deadline(typed_case: Case, num_silent: int) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_silent)]
         server = stack.enter_context(StoreServer(typed_case.shared()))
@@ -329,7 +327,7 @@ def test_a_token_opens_a_cluster(typed_case: Case) -> None:
         ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [1]}]}, "no server for part 0"),
     ],
 )  # fmt: skip
-def test_files_that_are_no_cluster_are_refused(tmp_path: Path, value: Any, message: str) -> None:
+def test_invalid_cluster_files_are_refused(tmp_path: Path, value: Any, message: str) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(value), encoding="utf-8")
     with pytest.raises(FormatError, match=message):
@@ -373,7 +371,7 @@ def test_servers_of_different_datasets_are_named_by_their_addresses(find_case: C
         open_store(f"{one.location},{other.location}")
 
 
-def test_addresses_without_a_scheme_are_told_with_one(tmp_path: Path) -> None:
+def test_error_for_an_address_without_scheme_suggests_one(tmp_path: Path) -> None:
     for text, told in (("127.0.0.1:9", "tcp://127.0.0.1:9"), ("a:1,b:2", "tcp://a:1,tcp://b:2")):
         with pytest.raises(SettingsError, match=f"has no scheme; write {told}, or"):
             open_store(text)
@@ -391,7 +389,7 @@ def test_settings_of_another_kind_are_refused_at_once() -> None:
         hopstream.RemoteGraph("tcp://127.0.0.1:1", settings={"timeout_s": 3})  # type: ignore[arg-type]
 
 
-def test_a_remote_graph_is_no_store() -> None:
+def test_a_remote_graph_is_refused_as_a_store() -> None:
     graph = hopstream.RemoteGraph("tcp://127.0.0.1:1")
 
     def walk(source: Any) -> object:

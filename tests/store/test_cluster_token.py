@@ -48,7 +48,9 @@ def cluster_file(typed_case: Case, server: StoreServer, tmp_path: Path) -> Path:
     return tmp_path / "c.json"
 
 
-def test_the_token_file_is_named_by_its_name_alone(cluster_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cluster_file_names_the_token_file_without_folder(
+    cluster_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     value = json.loads(cluster_file.read_text())
     assert (value["format"], value["token_file"]) == (1, "c.token") and "s3cret" not in cluster_file.read_text()
     assert read_cluster(cluster_file).token_file == cluster_file.parent / "c.token"
@@ -58,7 +60,7 @@ def test_the_token_file_is_named_by_its_name_alone(cluster_file: Path, monkeypat
     assert json.loads(Path("again.json").read_text()) == value
 
 
-def test_every_way_to_open_the_file_lets_in(cluster_file: Path) -> None:
+def test_every_way_to_open_the_file_uses_its_token(cluster_file: Path) -> None:
     with open_store(cluster_file, FAR) as store:
         assert len(store.split("paper", "train")) > 0
     with RemoteGraph(cluster_file, settings=FAR) as graph:
@@ -67,12 +69,12 @@ def test_every_way_to_open_the_file_lets_in(cluster_file: Path) -> None:
         assert [state.reason for state in survey.ask()] == [""]
 
 
-def test_without_the_file_nobody_is_let_in(cluster_file: Path, server: StoreServer) -> None:
+def test_without_the_token_file_access_is_denied(cluster_file: Path, server: StoreServer) -> None:
     with pytest.raises(AccessDenied, match="token is missing or wrong"):
         open_store(server.location, FAR)
 
 
-def test_a_token_that_is_given_wins(cluster_file: Path, tmp_path: Path) -> None:
+def test_a_given_token_takes_precedence(cluster_file: Path, tmp_path: Path) -> None:
     for security in (ClientSecurity(token="wrong"), ClientSecurity(token_file=write_token(tmp_path / "x", "wrong"))):
         settings = StoreSettings(prefer_local=False, security=security)
         assert read_cluster(cluster_file).access(settings) is settings
@@ -82,7 +84,7 @@ def test_a_token_that_is_given_wins(cluster_file: Path, tmp_path: Path) -> None:
             RemoteGraph(cluster_file, settings=settings).fetch_node_types()
 
 
-def test_what_else_is_set_stays(cluster_file: Path) -> None:
+def test_other_settings_are_kept(cluster_file: Path) -> None:
     settings = StoreSettings(timeout_s=7, security=ClientSecurity(server_name="store.example", is_insecure=True))
     found = read_cluster(cluster_file).access(settings)
     assert (found.timeout_s, found.security.server_name, found.security.is_insecure) == (7, "store.example", True)
@@ -90,7 +92,7 @@ def test_what_else_is_set_stays(cluster_file: Path) -> None:
     assert read_cluster(cluster_file).access(None).security.current_token() == "s3cret"
 
 
-def test_a_token_file_that_is_gone_is_told_and_servers_decide(
+def test_a_missing_token_file_is_logged_and_servers_deny_access(
     cluster_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (cluster_file.parent / "c.token").unlink()
@@ -136,7 +138,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("put", OTHERS)
-def test_a_token_file_that_is_not_of_whoever_wrote_the_cluster_file_is_not_used(
+def test_a_token_file_of_another_owner_is_not_used(
     cluster_file: Path, put: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     put(cluster_file.parent / "c.token")
@@ -145,7 +147,7 @@ def test_a_token_file_that_is_not_of_whoever_wrote_the_cluster_file_is_not_used(
 
 
 @pytest.mark.parametrize("put", OTHERS)
-def test_nor_is_one_that_takes_its_place_later(
+def test_a_token_file_replaced_later_by_another_owner_is_not_used(
     cluster_file: Path, put: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else a client that reconnects would send its own token to servers that another user has named."""
@@ -158,7 +160,7 @@ def test_nor_is_one_that_takes_its_place_later(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_another_folder_in_place_of_the_cluster_files_is_of_no_use(tmp_path: Path) -> None:
+def test_a_replaced_cluster_folder_gives_no_token(tmp_path: Path) -> None:
     theirs, mine = tmp_path / "theirs", tmp_path / "mine"
     for folder in (theirs, mine):
         folder.mkdir()
@@ -173,7 +175,7 @@ def test_another_folder_in_place_of_the_cluster_files_is_of_no_use(tmp_path: Pat
     assert security.current_token() == "of-theirs"
 
 
-def test_a_token_file_that_lies_elsewhere_is_not_written(tmp_path: Path) -> None:
+def test_token_files_in_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     entry = ServerEntry(location="tcp://127.0.0.1:1", parts=(0,))
     cluster = Cluster(dataset_id="0", servers=(entry,), token_file=write_token(tmp_path / "other/t", "x"))

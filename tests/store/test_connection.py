@@ -83,13 +83,13 @@ def answer_as_a_web_server(connection: socket.socket) -> None:
         ),
     ],
 )
-def test_a_peer_of_another_kind_is_told(answer: Callable[[socket.socket], None], message: str) -> None:
+def test_a_peer_with_another_protocol_is_reported(answer: Callable[[socket.socket], None], message: str) -> None:
     with listening(answer) as location, pytest.raises(StoreUnavailable) as caught:
         RemoteStore(location, SOON)
     assert str(caught.value) == f"{location} cannot be reached for describe(): {message}"
 
 
-def test_nobody_there_is_told() -> None:
+def test_a_port_without_listener_is_reported() -> None:
     with pytest.raises(StoreUnavailable) as caught:
         RemoteStore("tcp://127.0.0.1:1", SOON)
     assert str(caught.value) == (
@@ -98,12 +98,12 @@ def test_nobody_there_is_told() -> None:
     )
 
 
-def test_a_host_without_address_is_told() -> None:
+def test_an_unknown_host_is_reported() -> None:
     with pytest.raises(StoreUnavailable, match=r"the host's name is not known; check the address, or write the"):
         RemoteStore("tcp://nowhere.invalid:7001", SOON)
 
 
-def test_a_server_without_tls_is_told(typed_case: Case) -> None:
+def test_a_server_without_tls_is_reported(typed_case: Case) -> None:
     with (
         StoreServer(typed_case.shared()) as server,
         pytest.raises(StoreUnavailable, match=r"no TLS.* write tcp://"),
@@ -132,11 +132,11 @@ def test_a_server_without_tls_is_told(typed_case: Case) -> None:
         (OSError("something else"), "something else; start the server, or check the address"),
     ],
 )  # fmt: skip
-def test_words_of_the_system_are_replaced(error: Exception, told: str) -> None:
+def test_system_error_messages_are_replaced(error: Exception, told: str) -> None:
     assert _told(error, Location.parse("tcp://there:1")).startswith(told)
 
 
-def test_a_server_that_came_back_is_found_at_once(typed_case: Case) -> None:
+def test_a_restarted_server_is_found_at_once(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process:
         store = RemoteStore(process.location, SOON)
         wanted = store.split("paper", "train").tolist()
@@ -149,7 +149,7 @@ def test_a_server_that_came_back_is_found_at_once(typed_case: Case) -> None:
         store.close()
 
 
-def test_an_answer_of_one_frame_has_no_more_and_no_less(typed_case: Case) -> None:
+def test_an_answer_of_one_frame_has_exactly_one(typed_case: Case) -> None:
     def several(frame: Frame) -> Iterator[Frame]:
         return (Frame({"number": number}) for number in range(frame.header["count"]))
 
@@ -217,9 +217,7 @@ class Numbers:
     ],
     ids=["well", "lost before an answer", "lost again", "lost in an answer"],
 )
-def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
-    plan: list[tuple[int, bool]], taken: list[int] | None
-) -> None:
+def test_a_lost_call_without_answer_is_repeated_once(plan: list[tuple[int, bool]], taken: list[int] | None) -> None:
     with FlakyServer([(0, False), *plan]) as server:
         connection = server.connect()
         connection.call(Frame({}), 10, "greet()", Numbers())
@@ -243,7 +241,7 @@ def test_a_call_over_a_new_connection_is_not_repeated() -> None:
         connection.close()
 
 
-def test_a_server_that_answers_as_many_calls_as_it_may_is_asked_again_until_it_can(typed_case: Case) -> None:
+def test_calls_to_a_full_server_are_repeated_until_accepted(typed_case: Case) -> None:
     may_end = threading.Event()
 
     def hold(frame: Frame) -> Iterator[Frame]:
@@ -276,7 +274,7 @@ def test_a_server_that_answers_as_many_calls_as_it_may_is_asked_again_until_it_c
         connection.close()
 
 
-def test_a_busy_server_is_told_at_the_deadline_or_when_the_store_is_closed() -> None:
+def test_a_busy_server_is_an_error_at_the_deadline_or_close() -> None:
     connection = Connection(Location.parse("tcp://127.0.0.1:1"), ClientSecurity())
     attempts = make_busy(connection, 1e9)
     with pytest.raises(ServerBusy):
@@ -314,7 +312,7 @@ store.close()
 """
 
 
-def test_a_fork_is_told_so_at_once_and_ends_well(typed_case: Case) -> None:
+def test_a_forked_process_gets_an_error_and_exits_cleanly(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process:
         done = subprocess.run(
             [sys.executable, "-c", FORKED, process.location], capture_output=True, text=True, timeout=60

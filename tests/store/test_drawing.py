@@ -72,7 +72,7 @@ def ask(store: LocalStore, count: int = -1, num_rows: int = 1, **fields: Any) ->
     return [own.tolist() for own in np.split(reply.neighbor_ids, np.cumsum(reply.counts)[:-1])]
 
 
-def test_all_edges_come_in_the_order_of_time_and_ties_in_that_of_the_table(star: LocalStore) -> None:
+def test_all_edges_are_ordered_by_time_and_table_position(star: LocalStore) -> None:
     assert ask(star) == [[2, 3, 5, 1, 4]]
 
 
@@ -82,7 +82,7 @@ def test_edges_after_a_time_are_not_seen(star: LocalStore) -> None:
     ]  # fmt: skip
 
 
-def test_edges_at_a_time_are_seen_where_it_is_inclusive(star: LocalStore) -> None:
+def test_edges_at_the_time_are_seen_if_inclusive(star: LocalStore) -> None:
     assert ask(star, times=np.array([20]), is_inclusive=True) == [[2, 3, 5]]
     assert ask(star, times=np.array([20]), is_inclusive=False) == [[2]]
 
@@ -100,21 +100,21 @@ def test_the_heaviest_edges_come_first_and_ties_in_stored_order(star: LocalStore
     assert ask(star, 2, strategy="top_k", excluded=np.array([[0], [5]])) == [[1, 4]]
 
 
-def test_by_weight_all_edges_of_weight_come_where_no_fewer_are_wanted(star: LocalStore) -> None:
+def test_all_weighted_edges_are_drawn_if_enough_are_requested(star: LocalStore) -> None:
     assert ask(star, strategy="weighted") == [[3, 5, 1, 4]]
     assert ask(star, 4, strategy="weighted") == [[3, 5, 1, 4]]
     assert ask(star, 9, strategy="weighted", times=np.array([20])) == [[3, 5]]
     assert ask(star, 2, strategy="weighted", times=np.array([10]), is_replacing=True) == [[]]
 
 
-def test_excluded_neighbors_and_those_that_are_no_candidates_are_not_drawn(star: LocalStore) -> None:
+def test_excluded_neighbors_and_non_candidates_are_not_drawn(star: LocalStore) -> None:
     assert ask(star, excluded=np.array([[0, 0, 5], [1, 3, 2]])) == [[2, 5, 4]]
     assert ask(star, candidates=np.array([1, 2, 5])) == [[2, 5, 1]]
     assert ask(star, candidates=np.array([1, 2, 5]), excluded=np.array([[0], [1]])) == [[2, 5]]
     assert ask(star, candidates=np.empty(0, np.int64)) == [[]]
 
 
-def test_a_candidate_of_one_tree_is_none_of_another(star: LocalStore) -> None:
+def test_candidates_apply_to_their_own_tree(star: LocalStore) -> None:
     trees = np.array([7, 0, 9, 7])
     candidates = np.array([2, 7 << TREE_SHIFT | 1, 7 << TREE_SHIFT | 5, 8 << TREE_SHIFT | 3])
     assert ask(star, -1, 4, trees=trees, candidates=candidates) == [[5, 1], [2], [], [5, 1]]
@@ -123,7 +123,7 @@ def test_a_candidate_of_one_tree_is_none_of_another(star: LocalStore) -> None:
     assert ask(star, excluded=np.empty((2, 0), np.int64)) == [[2, 3, 5, 1, 4]]
 
 
-def test_exclusion_is_made_up_for(star: LocalStore) -> None:
+def test_excluded_neighbors_are_replaced_by_others(star: LocalStore) -> None:
     """The count is filled with other neighbours, as long as there are any."""
     assert [len(drawn) for drawn in ask(star, 3, num_rows=50, excluded=np.array([[0], [1]]))] == [3] * 50
     assert ask(star, 3, excluded=np.array([[0, 0], [1, 2]])) == [[3, 5, 4]]
@@ -166,7 +166,7 @@ def test_edge_types_without_times_are_seen_at_any_time(star: LocalStore, tmp_pat
         ({"count": -2}, "give -1 for all neighbours"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_with_its_remedy(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+def test_unsupported_draws_are_refused_with_a_remedy(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     graph = Graph(
         nodes={NODE: NodeTable(num_nodes=2)},
         edges={EDGE: EdgeTable(src_keys=np.array([1]), dst_keys=np.array([0]))},
@@ -342,14 +342,14 @@ def test_trees_draw_independently_of_each_other(star: LocalStore) -> None:
         assert statistic < 24 + 6 * math.sqrt(2 * 24), (RNG_SEED, statistic)
 
 
-def test_a_tree_draws_what_it_draws_in_any_company(star: LocalStore) -> None:
+def test_draws_of_a_tree_do_not_depend_on_the_request(star: LocalStore) -> None:
     trees = np.array([5, 0, 5, 9])
     together = ask(star, 2, 4, trees=trees, rng_seed=3)
     assert together[0] == together[2]
     assert together == [ask(star, 2, trees=trees[i : i + 1], rng_seed=3)[0] for i in range(4)]
 
 
-def test_an_upper_bound_is_exact_where_all_eligible_edges_are_wanted(star: LocalStore) -> None:
+def test_the_upper_bound_is_exact_if_all_edges_are_requested(star: LocalStore) -> None:
     request = SampleRequest(edge_type=EDGE, direction="in", ids=np.array([0, 3, 0]), count=-1)
     times = np.array([20, 20, 9])
     candidates = np.array([1, 3, 5])
@@ -368,7 +368,7 @@ def test_an_upper_bound_is_exact_where_all_eligible_edges_are_wanted(star: Local
     assert bound(count=7, is_replacing=True, candidates=candidates, times=times) == [7, 0, 0]
 
 
-def test_memory_follows_what_is_drawn_not_what_is_looked_at(tmp_path: Path) -> None:
+def test_memory_grows_with_drawn_edges_not_with_scanned_ones(tmp_path: Path) -> None:
     """All edges to a few candidates, of nodes of many edges: 80 MB of positions would be wasted."""
     num_nodes, degree = 100, 100_000
     src_keys = np.tile(np.arange(degree) % num_nodes, num_nodes).astype(np.int64)

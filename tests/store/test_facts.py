@@ -17,7 +17,7 @@ from tests.store.cases import Case
 from tests.transport.peer import carried
 
 
-def test_facts_come_back(typed_case: Case) -> None:
+def test_facts_survive_a_round_trip(typed_case: Case) -> None:
     facts = replace(StoreFacts.of(typed_case.shared([0, 2]), max_ids=9), path=Path("/data/mag"))
     got = StoreFacts.from_frame(carried(facts.to_frame()))
     assert (got.schema, got.directions) == (facts.schema, facts.directions)
@@ -29,7 +29,7 @@ def test_facts_come_back(typed_case: Case) -> None:
         assert got.book.offsets(owner).tolist() == facts.book.offsets(owner).tolist()
 
 
-def test_times_weights_and_keys_of_neighbours_come_back(typed_case: Case) -> None:
+def test_time_weight_and_neighbour_key_facts_survive_a_round_trip(typed_case: Case) -> None:
     facts = replace(
         StoreFacts.of(typed_case.shared(), max_ids=9), time_attr="year", weight_attr="weight", has_neighbor_keys=True
     )
@@ -37,7 +37,7 @@ def test_times_weights_and_keys_of_neighbours_come_back(typed_case: Case) -> Non
     assert (got.time_attr, got.weight_attr, got.has_neighbor_keys) == ("year", "weight", True)
 
 
-def test_a_server_that_says_nothing_of_times_is_told_apart(typed_case: Case) -> None:
+def test_facts_without_time_fields_are_refused(typed_case: Case) -> None:
     frame = carried(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())
     for name in ("time_attr", "weight_attr", "has_neighbor_keys"):
         with pytest.raises(FormatError, match=name):
@@ -84,7 +84,7 @@ def flatten(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
         change("has_neighbor_keys", None), change("has_neighbor_keys", 1), change("has_neighbor_keys", "yes"),
     ],
 )  # fmt: skip
-def test_facts_that_cannot_be_are_refused(
+def test_invalid_facts_are_refused(
     typed_case: Case, change: Callable[[dict[str, Any], list[np.ndarray]], None]
 ) -> None:
     frame = carried(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())

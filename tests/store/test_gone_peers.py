@@ -64,13 +64,13 @@ def lost(gone: list[GonePeer]) -> dict[str, tuple[int, ...]]:
     return {peer.location: peer.lost_parts for peer in gone}
 
 
-def test_nobody_is_gone_where_all_answer(servers: list[StoreServer]):
+def test_no_peer_is_gone_if_all_answer(servers: list[StoreServer]):
     with opened(servers) as store:
         assert store.gone_peers(5.0) == []
         assert store.peer_failures() == {server.location: 0 for server in servers}
 
 
-def test_what_is_here_needs_no_answer(servers: list[StoreServer], folder: Path):
+def test_local_parts_need_no_peer(servers: list[StoreServer], folder: Path):
     with RoutedStore([LocalStore(open_dataset(folder))]) as store:
         assert store.gone_peers(5.0) == [] and store.peer_failures() == {}
     here = LocalStore(open_dataset(folder), [0, 2])
@@ -92,7 +92,7 @@ def test_parts_are_lost_with_their_last_replica(servers: list[StoreServer]):
         assert lost(store.gone_peers(5.0)) == {servers[1].location: (), servers[3].location: (2,)}
 
 
-def test_a_server_that_was_started_again_is_there(servers: list[StoreServer], folder: Path):
+def test_a_restarted_server_is_not_gone(servers: list[StoreServer], folder: Path):
     with opened(servers) as store:
         assert store.gone_peers(5.0) == []
         servers[0].close()
@@ -112,7 +112,7 @@ def test_silent_servers_are_waited_for_together(servers: list[StoreServer], fold
         assert all("gave no answer in 0.3 s to ping" in peer.reason for peer in gone)
 
 
-def test_a_server_whose_token_is_another_by_now_counts_as_gone(folder: Path):
+def test_a_server_with_a_changed_token_counts_as_gone(folder: Path):
     settings = replace(SETTINGS, security=ClientSecurity(token="old"))
     with LocalStore(open_dataset(folder)) as held:
         with StoreServer(held, security=ServerSecurity(token="old")) as server:
@@ -126,7 +126,7 @@ def test_a_server_whose_token_is_another_by_now_counts_as_gone(folder: Path):
                 assert gone.lost_parts == (0, 1, 2) and "token" in gone.reason
 
 
-def test_a_ping_tells_why_there_is_no_answer(servers: list[StoreServer], folder: Path):
+def test_a_ping_reports_the_reason_of_a_failure(servers: list[StoreServer], folder: Path):
     with RemoteStore(servers[0].location, SETTINGS) as store:
         store.ping(5.0)
         servers[0].close()

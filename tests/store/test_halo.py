@@ -70,7 +70,7 @@ def num_asked(served) -> int:
     return before
 
 
-def test_seeds_of_a_part_ask_nobody_where_the_halo_reaches_as_far_as_they_do(served):
+def test_seeds_within_the_halo_need_no_remote_requests(served):
     with opened(served) as store:
         wanted = batches_of(store)
         without = store.traffic()
@@ -102,7 +102,7 @@ def test_more_is_saved_with_more_copies(served):
     assert shares[0] == 0 and shares == sorted(set(shares)) and shares[-1] > 0.5
 
 
-def test_the_expected_share_is_near_what_is_saved(served):
+def test_the_expected_share_is_near_the_measured_savings(served):
     """Over many epochs of the training nodes of a part, which the model starts from."""
     root, _ = served
     halo = {"hops": 0, "budget": 4000, "fanouts": [4, 3], "batch_size": 16}
@@ -119,7 +119,7 @@ def test_the_expected_share_is_near_what_is_saved(served):
     assert expected == pytest.approx(saved, abs=0.1)
 
 
-def test_several_parts_here(served):
+def test_several_local_parts(served):
     """Copies of rows of local parts are not used, and all parts' halos are."""
     with opened(served, here=(0, 2)) as store:
         wanted = [batches_of(store, part) for part in range(4)]
@@ -133,7 +133,7 @@ def test_several_parts_here(served):
         assert store.traffic()["sample"].halo_ids == 0
 
 
-def test_requests_straight(served):
+def test_direct_requests_equal_those_without_a_halo(served):
     """Local, halo and remote ids in any order, repeated; edges by id; columns in two halves."""
     rng = np.random.default_rng(0)
     with opened(served) as plain, opened(served, hops=1, features="node:x") as store:
@@ -194,7 +194,7 @@ def test_many_threads(served):
             assert_same(batches, wanted)
 
 
-def test_a_halo_that_is_damaged_is_told_of_when_the_store_is_opened(served):
+def test_a_damaged_halo_is_an_error_when_the_store_opens(served):
     root, servers = served
     hopstream.dataset.add_halo(root, hops=1)
     (root / "part-00000" / "halo" / f"{open_dataset(root).manifest.halo.generation:05d}/node/node/id.npy").unlink()

@@ -50,7 +50,7 @@ def test_a_file_of_machines(tmp_path: Path):
         (b"\xff\xff", "cannot be read"),
     ],
 )
-def test_what_is_no_machine_is_refused(tmp_path: Path, text: str | bytes, message: str):
+def test_invalid_machines_are_refused(tmp_path: Path, text: str | bytes, message: str):
     path = tmp_path / "hosts"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(FormatError, match=message):
@@ -81,7 +81,7 @@ def test_one_root_per_machine():
         (9, 3, [(0, 3, 6), (1, 4, 7), (2, 5, 8)]),
     ],
 )
-def test_one_root_that_all_machines_see(num_parts: int, num_machines: int, parts: list[tuple[int, ...]]):
+def test_one_root_shared_by_all_machines(num_parts: int, num_machines: int, parts: list[tuple[int, ...]]):
     machines = [MachineLine(f"host{k}", 7001) for k in range(num_machines)]
     root = Root("/nfs/mag", tuple(range(num_parts)))
     cluster = cluster_of_machines(machines, [root], manifest_of(num_parts), has_tls=True)

@@ -26,7 +26,7 @@ def test_ids_of_other_parts_are_refused(typed_case: Case) -> None:
             store.fetch([FetchRequest(entity="paper", names=(KEY,), ids=np.array([0, first_of_part_1]))])
 
 
-def test_keys_of_other_parts_are_not_its_own(typed_case: Case) -> None:
+def test_find_own_ignores_keys_of_other_parts(typed_case: Case) -> None:
     first_of_part_1 = int(typed_case.dataset.manifest.book.offsets("paper")[1])
     keys = np.array(keys_of(typed_case.shared(), "paper", np.array([first_of_part_1, 0])))
     with typed_case.local([0, 2]) as store:
@@ -39,7 +39,7 @@ def test_unknown_parts_are_refused(typed_case: Case, parts: list[int]) -> None:
         typed_case.local(parts)
 
 
-def test_an_error_of_a_message_is_no_damage(typed_case: Case) -> None:
+def test_message_errors_are_not_reported_as_damage(typed_case: Case) -> None:
     error = FormatError("header field 'worker_key' is ''; it must be printable characters")
     with typed_case.local() as store:
         assert store.explain_damage(error) is error

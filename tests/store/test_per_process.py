@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_source_is_opened_once_and_again_where_it_is_sent(folder):
+def test_a_source_is_opened_once_per_process(folder):
     source = ProcessStore(folder)
     sent = pickle.loads(pickle.dumps(source))
     assert source.store() is source.store() is not sent.store()
@@ -32,7 +32,7 @@ def test_a_source_is_opened_once_and_again_where_it_is_sent(folder):
     sent.close()
 
 
-def test_an_open_store_stays_open_and_here(folder, tmp_path):
+def test_an_open_store_stays_open_and_is_not_sent(folder, tmp_path):
     with local_store(make_plain_graph(np.random.default_rng(1)), tmp_path / "parts") as store:
         source = ProcessStore(store)
         with pytest.raises(TypeError, match="LocalStore can be neither pickled nor copied: open one in each"):
@@ -41,7 +41,7 @@ def test_an_open_store_stays_open_and_here(folder, tmp_path):
         assert len(store.lookup("node", np.arange(3))) == 3
 
 
-def test_what_is_no_source(tmp_path):
+def test_invalid_sources_are_refused(tmp_path):
     with pytest.raises(SettingsError, match="source is a int"):
         ProcessStore(7)
     with pytest.raises(FormatError):

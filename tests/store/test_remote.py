@@ -63,14 +63,14 @@ def one_sample(num_ids: int = 9, count: int = 2) -> list[SampleRequest]:
     return [SampleRequest(edge_type=CITES, direction="in", ids=np.arange(num_ids), count=count)]
 
 
-def test_a_server_that_is_not_there_is_told_at_once() -> None:
+def test_a_missing_server_is_an_immediate_error() -> None:
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"tcp://127\.0\.0\.1:1 cannot be reached .*start the server"):
         RemoteStore("tcp://127.0.0.1:1")
     assert time.monotonic() - started < 10
 
 
-def test_a_name_that_is_not_there_is_told() -> None:
+def test_an_unknown_host_is_an_error() -> None:
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
         RemoteStore("tcp://nowhere.invalid:7001", StoreSettings(timeout_s=10))
 
@@ -81,7 +81,7 @@ def test_a_location_that_cannot_be_read_is_refused(location: str) -> None:
         RemoteStore(location)
 
 
-def test_a_server_that_serves_something_else_is_told() -> None:
+def test_a_server_of_another_kind_is_an_error() -> None:
     def answer(call: Call) -> Iterator[Frame]:
         yield Frame({"surprise": 1}, is_last=True)
 
@@ -92,7 +92,7 @@ def test_a_server_that_serves_something_else_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_server_is_told_within_the_deadline(typed_case: Case) -> None:
+def test_a_frozen_server_is_an_error_within_the_deadline(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process, RemoteStore(process.location) as patient:
         store = patient.with_timeout(0.5)
         process.freeze()
@@ -115,7 +115,7 @@ def test_a_frozen_server_is_told_within_the_deadline(typed_case: Case) -> None:
         assert patient.sample(one_sample())[0].neighbor_ids.tolist() == wanted
 
 
-def test_a_killed_server_is_told_and_a_restarted_one_found_again(typed_case: Case) -> None:
+def test_killed_servers_are_errors_and_restarted_ones_are_found(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process:
         store = RemoteStore(process.location, StoreSettings(timeout_s=20))
         wanted = store.sample(one_sample())[0].neighbor_ids.tolist()
@@ -127,7 +127,7 @@ def test_a_killed_server_is_told_and_a_restarted_one_found_again(typed_case: Cas
         store.close()
 
 
-def test_a_server_killed_in_the_middle_of_an_answer_is_told(typed_case: Case) -> None:
+def test_a_server_killed_during_an_answer_is_an_error(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process, RemoteStore(process.location, StoreSettings(timeout_s=60)) as store:
         many = np.zeros(3_000_000, np.int64)
         pending = store.submit_fetch([FetchRequest(entity="author", names=("feat",), ids=many)])
@@ -150,7 +150,7 @@ def test_a_server_of_another_dataset_at_the_same_address_is_refused(
     store.close()
 
 
-def test_a_bug_in_an_operation_of_a_server_process_is_told(typed_case: Case) -> None:
+def test_a_bug_in_a_server_operation_is_a_remote_error(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process, RemoteStore(process.location) as store:
         request = Frame({"op": "fail", "dataset": store.dataset_id})
         with pytest.raises(RemoteError, match="ZeroDivisionError: a bug in the server") as caught:
@@ -182,7 +182,7 @@ def test_closing_ends_calls_under_way(typed_case: Case) -> None:
     waiting.close()
 
 
-def test_closing_lets_go_who_waits_for_a_frozen_server(typed_case: Case) -> None:
+def test_closing_wakes_waiters_for_a_frozen_server(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process:
         store = RemoteStore(process.location, StoreSettings(timeout_s=12))
         with RoutedStore([store]) as routed:

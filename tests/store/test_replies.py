@@ -44,7 +44,7 @@ def read_sample(case: Case, *frames: Frame, count: int = 2) -> None:
 GOOD = (int32(1, 0, 2), uint32(5, 6, 7), int64(8, 9, 10))
 
 
-def test_a_good_answer_is_taken(typed_case: Case) -> None:
+def test_a_valid_answer_is_accepted(typed_case: Case) -> None:
     read_sample(typed_case, frame([[0, 0, 3]], *GOOD))
     read_sample(
         typed_case,
@@ -148,7 +148,7 @@ def read_fetch(case: Case, *frames: Frame) -> None:
 YEARS = np.array([1999, 2001], np.int16)
 
 
-def test_good_rows_are_taken(typed_case: Case) -> None:
+def test_valid_rows_are_accepted(typed_case: Case) -> None:
     read_fetch(typed_case, frame([[0, 0, 2]], YEARS, int64(2, 1), int64(1, 2, 3)))
 
 
@@ -192,7 +192,7 @@ def test_values_out_of_range_are_refused(value: int) -> None:
         [Frame({"num_keys": 2}, []), frame([[0, 0, 2]], int64(3, 10))],
     ],
 )
-def test_splits_that_cannot_be_are_refused(frames: list[Frame]) -> None:
+def test_invalid_splits_are_refused(frames: list[Frame]) -> None:
     reader = SplitReader(10)
     with pytest.raises(FormatError):
         for each in frames:

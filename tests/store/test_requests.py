@@ -100,7 +100,7 @@ def pair(tree: int, neighbor: int) -> np.ndarray:
         {"ids": np.array([], np.int64), "trees": np.array([], np.int64)},
     ],
 )
-def test_a_good_request_is_taken(fields: dict[str, Any]) -> None:
+def test_a_valid_request_is_accepted(fields: dict[str, Any]) -> None:
     check_sample_request(STORE, replace(GOOD, **fields))
 
 
@@ -171,7 +171,7 @@ def test_a_bad_request_is_refused(fields: dict[str, Any], error: type[HopstreamE
         ({"strategy": "labor", "labor": SEEDS}, "write the parts again with neighbor_keys"),
     ],
 )
-def test_a_dataset_without_what_a_strategy_needs_is_told_the_remedy(fields: dict[str, Any], message: str) -> None:
+def test_error_for_data_missing_for_a_strategy_names_the_remedy(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         check_sample_request(PLAIN, replace(GOOD, **fields))
 
@@ -192,9 +192,7 @@ def test_a_dataset_without_what_a_strategy_needs_is_told_the_remedy(fields: dict
         ({"candidates": np.array([1])}, False),
     ],
 )
-def test_edges_that_are_eligible_are_a_range_where_neither_pairs_nor_weights_decide(
-    fields: dict[str, Any], is_range: bool
-) -> None:
+def test_eligible_edges_are_a_range_without_pairs_and_weights(fields: dict[str, Any], is_range: bool) -> None:
     assert answers_ranges(replace(GOOD, **fields)) == is_range
 
 

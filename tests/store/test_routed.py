@@ -165,7 +165,7 @@ class CountingStore(Store):
         """The shared store stays open."""
 
 
-def test_owners_with_nothing_to_do_are_not_asked(typed_case: Case) -> None:
+def test_owners_without_work_get_no_request(typed_case: Case) -> None:
     stores = [CountingStore(typed_case, [part]) for part in range(3)]
     first, second, *_ = typed_case.dataset.manifest.book.offsets("paper").tolist()
     with RoutedStore(stores) as store:
@@ -174,9 +174,7 @@ def test_owners_with_nothing_to_do_are_not_asked(typed_case: Case) -> None:
     assert [each.num_asked for each in stores] == [1, 0, 0]
 
 
-def test_keys_of_nodes_that_are_here_are_looked_up_without_a_request(
-    typed_case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_local_nodes_are_looked_up_without_a_request(typed_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     here = typed_case.local()
     with RoutedStore([here]) as store:
         keys = np.array(keys_of(store, "paper", PAPERS))
@@ -219,7 +217,7 @@ def test_owners_are_given_trees_times_and_pairs_of_their_own_nodes(typed_case: C
             assert asked.excluded.T.tolist() == own_pairs
 
 
-def test_the_replica_that_answered_is_asked_from_then_on(typed_case: Case) -> None:
+def test_the_replica_that_answered_is_preferred(typed_case: Case) -> None:
     stores = [CountingStore(typed_case, [0, 1, 2]) for _ in range(3)]
     with RoutedStore(stores) as store:
         wanted = [reply.neighbor_ids.tolist() for reply in store.sample(requests_of(typed_case))]
@@ -233,7 +231,7 @@ def test_the_replica_that_answered_is_asked_from_then_on(typed_case: Case) -> No
         assert [each.num_asked for each in stores] == [3, 4, 1]
 
 
-def test_an_error_that_is_no_outage_is_not_tried_elsewhere(typed_case: Case) -> None:
+def test_errors_other_than_outages_are_not_retried(typed_case: Case) -> None:
     stores = [CountingStore(typed_case, [0, 1, 2]) for _ in range(2)]
     stores[0].failure = RemoteError("a bug")
     with RoutedStore(stores) as store, pytest.raises(RemoteError, match="a bug"):
@@ -289,7 +287,7 @@ def test_a_frozen_replica_leaves_time_for_the_next(typed_case: Case) -> None:
             process.thaw()
 
 
-def test_servers_that_hang_are_all_asked_at_once_and_leave_time_for_a_replica(typed_case: Case) -> None:
+def test_hanging_servers_are_queried_together_with_time_for_replicas(typed_case: Case) -> None:
     settings = StoreSettings(timeout_s=1.0)
     with ExitStack() as stack:
         stores: list[Store] = []
@@ -309,7 +307,7 @@ def test_servers_that_hang_are_all_asked_at_once_and_leave_time_for_a_replica(ty
 
 
 @pytest.mark.slow
-def test_servers_killed_in_mid_run_are_replaced_by_their_replicas(typed_case: Case) -> None:
+def test_servers_killed_during_a_run_are_replaced_by_replicas(typed_case: Case) -> None:
     wanted = answers_of(typed_case.shared(), typed_case)
     with ExitStack() as stack:
         processes = [ServerProcess(typed_case.root, "--parts", parts) for parts in ("0,1", "1,2", "2,0")]
@@ -329,7 +327,7 @@ def test_servers_killed_in_mid_run_are_replaced_by_their_replicas(typed_case: Ca
         assert "no replica of part 1 answered sample(" in str(caught.value)
 
 
-def test_a_frozen_server_without_replica_is_told_within_the_deadline(typed_case: Case) -> None:
+def test_a_frozen_server_without_replica_times_out(typed_case: Case) -> None:
     with ServerProcess(typed_case.root, "--parts", "1") as process, RemoteStore(process.location) as remote:
         patient = RoutedStore([typed_case.shared([0, 2]), remote])
         store = RoutedStore([typed_case.shared([0, 2]), remote], StoreSettings(timeout_s=0.5))
@@ -384,7 +382,7 @@ class Asker(threading.Thread):
 
 
 @pytest.mark.soak
-def test_answers_stay_the_same_while_servers_die_and_come_back(typed_case: Case, rng: np.random.Generator) -> None:
+def test_answers_stay_the_same_while_servers_restart(typed_case: Case, rng: np.random.Generator) -> None:
     """Three servers, each part on two; one at a time is killed or frozen while four threads ask."""
     settings = StoreSettings(timeout_s=8)
     all_parts = ("0,1", "1,2", "2,0")
@@ -430,12 +428,12 @@ NEVER, ALWAYS = 0, 1e9
     [
         ((3,), [], (4,)),  # asked again until it answers
         ((ALWAYS, NEVER), [], (1, 1)),  # the other one is asked at once
-        ((3, NEVER), [1], (4, 0)),  # the only one that is there
+        ((3, NEVER), [1], (4, 0)),  # the only one that answers
         ((1, 1), [], (2, 1)),  # once more, as the other one is too busy as well
         ((ALWAYS, 4), [], (2, 5)),  # the last one is retried until it answers
     ],
 )
-def test_a_store_that_is_too_busy_is_asked_again_after_its_replicas(
+def test_a_busy_store_is_retried_after_its_replicas(
     typed_case: Case, times: tuple[float, ...], is_gone: list[int], num_calls: tuple[int, ...]
 ) -> None:
     with ExitStack() as stack:
@@ -450,7 +448,7 @@ def test_a_store_that_is_too_busy_is_asked_again_after_its_replicas(
         assert tuple(map(len, attempts)) == num_calls
 
 
-def test_stores_that_stay_too_busy_are_told_at_the_deadline(typed_case: Case) -> None:
+def test_stores_that_stay_busy_are_an_error_at_the_deadline(typed_case: Case) -> None:
     with StoreServer(typed_case.shared()) as server:
         store = RemoteStore(server.location)
         make_busy(store._connection, ALWAYS)

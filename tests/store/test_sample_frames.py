@@ -44,7 +44,7 @@ def as_values(request: SampleRequest) -> dict[str, Any]:
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in given.items()}
 
 
-def test_every_field_comes_back(timed_case: Case) -> None:
+def test_every_field_survives_a_round_trip(timed_case: Case) -> None:
     requests = [FULL, LABOR, PLAIN]
     records, arrays = write_samples(requests, timed_case.shared().book)
     frame = carried(Frame({"requests": records}, arrays))
@@ -66,7 +66,7 @@ def test_nothing_is_copied_before_a_request_is_checked(timed_case: Case) -> None
         assert own.tolist() == getattr(FULL, name).tolist()
 
 
-def test_what_requests_share_goes_once(timed_case: Case) -> None:
+def test_shared_arrays_are_sent_once(timed_case: Case) -> None:
     requests = [replace(FULL, excluded=None), replace(FULL, excluded=None, count=2), replace(FULL, excluded=None)]
     records, arrays = write_samples(requests, timed_case.shared().book)
     assert len(arrays) == 4
@@ -80,7 +80,7 @@ def test_candidates_without_trees_are_as_narrow_as_ids(timed_case: Case) -> None
     assert arrays[records[0]["candidates"]].dtype == np.uint32
 
 
-def test_rows_are_taken_with_their_trees_and_times() -> None:
+def test_rows_are_selected_with_their_trees_and_times() -> None:
     for rows in (slice(1, 3), np.array([1, 2])):
         some = take_rows(FULL, rows)
         assert some.trees is not None

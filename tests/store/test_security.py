@@ -107,13 +107,13 @@ def test_a_certificate_must_carry_the_servers_name(
         connect(guarded.location, replace(good, server_name="other.example"))
 
 
-def test_a_client_without_tls_gets_nowhere(guarded: StoreServer) -> None:
+def test_a_client_without_tls_is_refused(guarded: StoreServer) -> None:
     plain = guarded.location.replace("tls", "tcp")
     with pytest.raises(StoreUnavailable, match="write tls://"):
         connect(plain, ClientSecurity(token=TOKEN))
 
 
-def test_client_certificates_are_asked_for(typed_case: Case, authority: Authority, server_identity: Identity) -> None:
+def test_client_certificates_are_required(typed_case: Case, authority: Authority, server_identity: Identity) -> None:
     security = ServerSecurity(
         certificate=server_identity.certificate, private_key=server_identity.key, client_roots=authority.root
     )
@@ -166,7 +166,7 @@ def test_tokens_and_keys_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "two words", "tab\t", "naïve", "new\nline"])
-def test_tokens_that_no_header_can_carry_are_refused(token: str) -> None:
+def test_tokens_unfit_for_a_header_are_refused(token: str) -> None:
     for kind in (ServerSecurity, ClientSecurity):
         with pytest.raises(SettingsError, match="a token must be"):
             kind(token=token)
@@ -178,7 +178,7 @@ def test_names_of_pem_files_are_paths() -> None:
             kind(**{name: "root.pem"})
 
 
-def test_halves_are_refused(server_identity: Identity, authority: Authority) -> None:
+def test_incomplete_certificate_settings_are_refused(server_identity: Identity, authority: Authority) -> None:
     for kind in (ServerSecurity, ClientSecurity):
         with pytest.raises(SettingsError, match="must be given together"):
             kind(certificate=server_identity.certificate)
@@ -196,7 +196,7 @@ def test_scheme_and_certificate_must_agree(typed_case: Case, server_identity: Id
         StoreServer(typed_case.shared(), TLS)
 
 
-def test_a_certificate_that_is_none_is_told(typed_case: Case) -> None:
+def test_invalid_certificates_are_refused(typed_case: Case) -> None:
     security = ServerSecurity(token=TOKEN, certificate=b"not PEM", private_key=b"not PEM")
     with pytest.raises(SettingsError, match=r"is not a PEM file|TLS cannot be set up .* PEM"):
         StoreServer(typed_case.shared(), TLS, security=security)
@@ -211,7 +211,7 @@ def test_a_certificate_that_is_none_is_told(typed_case: Case) -> None:
         ("tcp://localhost.example:1", False), ("tls://127.0.0.1.example:1", False),
     ],
 )  # fmt: skip
-def test_loopback_is_what_only_this_machine_can_reach(location: str, is_loopback: bool) -> None:
+def test_loopback_addresses_are_recognized(location: str, is_loopback: bool) -> None:
     assert Location.parse(location).is_loopback == is_loopback
     assert str(Location.parse(location)) == location
 

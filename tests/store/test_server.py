@@ -67,7 +67,7 @@ class BrokenStore(LocalStore):
         return super()._sample(request)
 
 
-def test_a_bug_in_the_store_comes_back_with_the_servers_traceback(typed_case: Case) -> None:
+def test_a_bug_in_the_store_is_returned_with_the_servers_traceback(typed_case: Case) -> None:
     broken = BrokenStore(typed_case.dataset)
     limits = ServerLimits(frame_bytes=40)
     with broken, StoreServer(broken, limits=limits) as server, RemoteStore(server.location) as store:
@@ -109,13 +109,13 @@ def test_more_operations_are_answered_beside_the_stores(typed_case: Case) -> Non
         assert answer.arrays[0].tolist() == [0, 2, 4]
 
 
-def test_a_port_in_use_is_told(typed_case: Case, server: StoreServer) -> None:
+def test_a_port_in_use_is_an_error(typed_case: Case, server: StoreServer) -> None:
     port = server.location.rsplit(":", 1)[1]
     with pytest.raises(StoreUnavailable, match=f"cannot listen at .*port {port} is in use"):
         StoreServer(typed_case.shared(), server.location)
 
 
-def test_an_address_of_another_machine_is_told(typed_case: Case) -> None:
+def test_an_address_of_another_machine_is_an_error(typed_case: Case) -> None:
     for host in ("[::1%nowhere]", "192.0.2.1"):
         with pytest.raises(StoreUnavailable, match=r"cannot listen at .*; give a name or address of this machine$"):
             StoreServer(typed_case.shared(), f"tcp://{host}:1", security=ServerSecurity(is_insecure=True))
@@ -127,7 +127,7 @@ def test_an_open_address_needs_tls_and_a_token(typed_case: Case, location: str) 
         StoreServer(typed_case.shared(), location)
 
 
-def test_insecure_is_said_loudly(typed_case: Case, caplog: pytest.LogCaptureFixture) -> None:
+def test_insecure_servers_log_a_warning(typed_case: Case, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING),
         StoreServer(typed_case.shared(), "tcp://0.0.0.0:0", security=ServerSecurity(is_insecure=True)) as server,
@@ -136,7 +136,7 @@ def test_insecure_is_said_loudly(typed_case: Case, caplog: pytest.LogCaptureFixt
     assert "INSECURE: tcp://0.0.0.0:0 can be reached from other machines without a token" in caplog.text
 
 
-def test_closing_refuses_new_calls_and_twice_is_once(typed_case: Case) -> None:
+def test_closing_refuses_new_calls_and_is_idempotent(typed_case: Case) -> None:
     server = StoreServer(typed_case.shared())
     assert server.close()
     assert server.close()
@@ -176,7 +176,7 @@ def test_closing_lets_calls_under_way_finish(typed_case: Case) -> None:
     store.close()
 
 
-def test_closing_gives_up_calls_that_take_too_long(typed_case: Case) -> None:
+def test_closing_abandons_calls_that_take_too_long(typed_case: Case) -> None:
     gated = GatedStore(typed_case)
     server = StoreServer(gated)
     store = RemoteStore(server.location).with_timeout(20, is_patient=False)

@@ -34,7 +34,7 @@ def test_all_edges_by_key(tmp_path, monkeypatch, direction, max_edges, max_rows,
         assert fetch_rows(store, NODE, {"x": store.schema.nodes[NODE]["x"]}, edges.edge_ids[:0])["x"].shape == (0, 3)
 
 
-def test_no_such_edges(tmp_path):
+def test_unknown_edge_types_are_refused(tmp_path):
     graph = make_plain_graph(np.random.default_rng(1), num_nodes=20, num_edges=60)
     with local_store(graph, tmp_path / "parts") as store, pytest.raises(UnknownNameError, match="unknown edge type"):
         read_edges(store, (NODE, "from", NODE))

@@ -24,13 +24,13 @@ from tests.transport.peer import carried
 
 
 @pytest.mark.parametrize("owner", ["paper", ("a", "b", "c")])
-def test_owners_come_back(owner: str | tuple[str, str, str]) -> None:
+def test_owners_survive_a_round_trip(owner: str | tuple[str, str, str]) -> None:
     full = owner if isinstance(owner, str) else (owner, "out")
     assert entity_from_json(json.loads(json.dumps(entity_to_json(full)))) == full  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [None, 3, ["a", "b", "in"], ["a", "b", "c", "up"], ["a", "b", 3, "in"], {}])
-def test_what_is_not_an_owner_is_refused(value: object) -> None:
+def test_invalid_owners_are_refused(value: object) -> None:
     with pytest.raises(FormatError):
         entity_from_json(value)
 
@@ -43,7 +43,7 @@ def told(error: Exception) -> None:
     raise_error(frame, "part 2 at tcp://there:1", "sample(a)")
 
 
-def test_an_askers_mistake_comes_back_as_the_same_error() -> None:
+def test_a_client_error_is_returned_as_the_same_error() -> None:
     with pytest.raises(IdRangeError) as caught:
         told(IdRangeError("ids[3] is 9"))
     assert str(caught.value) == "ids[3] is 9"
@@ -55,7 +55,7 @@ def test_an_askers_mistake_comes_back_as_the_same_error() -> None:
         told(UnknownNameError("no ghost"))
 
 
-def test_a_servers_mistake_comes_back_with_its_traceback() -> None:
+def test_a_server_error_is_returned_with_its_traceback() -> None:
     with pytest.raises(RemoteError) as caught:
         told(ZeroDivisionError("by zero"))
     assert str(caught.value).startswith("part 2 at tcp://there:1 failed in sample(a): ZeroDivisionError: by zero\n")
@@ -67,7 +67,7 @@ def test_a_servers_mistake_comes_back_with_its_traceback() -> None:
 OF_PEER = 'Traceback (most recent call last):\n  File "/srv/secret/x.py", line 3'
 
 
-def test_what_another_server_said_is_in_the_traceback_alone() -> None:
+def test_a_remote_error_keeps_its_message_and_traceback() -> None:
     error = encode_error(RemoteError("part 1 at tcp://peer:1 failed in fetch(): OSError: x", OF_PEER)).header["error"]
     assert error["message"] == "part 1 at tcp://peer:1 failed in fetch(): OSError: x"
     assert OF_PEER in error["traceback"]
@@ -80,14 +80,14 @@ def test_what_another_server_said_is_in_the_traceback_alone() -> None:
         OSError(5, "Input/output error", "/srv/secret/z"),
     ],
 )
-def test_of_a_servers_mistake_only_the_class_is_told_to_some(error: Exception) -> None:
+def test_restricted_clients_get_only_the_class_of_a_server_error(error: Exception) -> None:
     kind = type(error).__name__
     told = without_paths(encode_error(error), {"/data/set"}, "fetch").header["error"]
     text = f"{kind} in fetch; the server's log says more, at level info"
     assert told == {"kind": kind, "message": text, "traceback": ""}
 
 
-def test_why_a_server_cannot_answer_now_is_told_without_paths() -> None:
+def test_unavailability_errors_are_sent_without_paths() -> None:
     error = StoreUnavailable("unix:///run/secret/1 cannot be reached; /mnt/secret/part3 is gone")
     told = without_paths(encode_error(error), {"/data/set"}, "fetch").header["error"]
     assert told["message"] == "unix://… cannot be reached; … is gone"
@@ -102,13 +102,13 @@ def test_why_a_server_cannot_answer_now_is_told_without_paths() -> None:
         ("part 1 at tcp://peer:1 and tls://[::1]:2/ : paper/cites, 3/4", None),
     ],
 )
-def test_paths_of_the_server_are_left_out_for_some(message: str, wanted: str | None) -> None:
+def test_restricted_clients_get_no_server_paths(message: str, wanted: str | None) -> None:
     told = without_paths(encode_error(StoreTimeout(message)), {"/data", "/data/set"}, "fetch").header["error"]
     assert told == {"kind": "StoreTimeout", "message": wanted or message, "traceback": ""}
 
 
 @pytest.mark.parametrize("kind", [*SHARED_ERRORS, "StoreUnavailable"])
-def test_every_servers_traceback_comes_unchanged(kind: str) -> None:
+def test_tracebacks_of_all_servers_are_unchanged(kind: str) -> None:
     sent = "Traceback (most recent call last):\n  one\n    two\n" + kind
     frame = carried(Frame({"error": {"kind": kind, "message": "m", "traceback": sent}}))
     with pytest.raises(HopstreamError) as caught:
@@ -122,7 +122,7 @@ def test_a_server_that_has_no_room_is_busy() -> None:
         told(ServerBusy("no room"))
 
 
-def test_a_server_that_goes_away_is_unavailable() -> None:
+def test_a_server_that_shuts_down_is_unavailable() -> None:
     with pytest.raises(StoreUnavailable, match="part 2 at tcp://there:1 cannot answer"):
         told(StoreUnavailable("shutting down"))
 
@@ -133,7 +133,7 @@ def test_errors_of_unknown_form_are_still_errors(error: object) -> None:
         raise_error(carried(Frame({"error": error})), "part 2", "sample()")
 
 
-def test_an_error_that_a_server_passes_on_names_the_server_it_came_from() -> None:
+def test_a_forwarded_error_names_its_original_server() -> None:
     with pytest.raises(VersionMismatch) as first:
         raise_error(encode_error(VersionMismatch("the server serves dataset a")), "tcp://b:2", "sample()")
     with pytest.raises(VersionMismatch) as second:

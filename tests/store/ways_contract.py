@@ -80,12 +80,12 @@ class WaysContract:
         with self.open_store(case) as store:
             yield store
 
-    def test_says_what_the_dataset_was_written_with(self, case: Case, store: Store) -> None:
+    def test_facts_match_the_write_options(self, case: Case, store: Store) -> None:
         assert (store.time_attr, store.weight_attr, store.has_neighbor_keys) == ("stamp", "price", True)
         assert store.schema.edge_splits == {BUYS: ("train", "test"), LIKES: ()}
 
     @pytest.mark.parametrize("strategy", WAYS)
-    def test_draws_are_those_of_the_reference(self, case: Case, store: Store, strategy: str) -> None:
+    def test_draws_equal_the_reference(self, case: Case, store: Store, strategy: str) -> None:
         for limit in self.limits:
             asked = [
                 limited(case, replace(request, **way), limit)
@@ -97,7 +97,7 @@ class WaysContract:
                 got = StoreContract.as_keys(case.shared(), reply, (request.edge_type, request.direction))
                 assert got == wanted, (request.edge_type, request.direction, strategy, limit, request.count)
 
-    def test_a_row_does_not_depend_on_its_company(self, case: Case, store: Store) -> None:
+    def test_a_row_does_not_depend_on_the_request(self, case: Case, store: Store) -> None:
         for request in [limited(case, r, "all") for r in requests_of(case, store, "uniform")][:2]:
             asked = in_ids(store, replace(request, count=3))
             (whole,) = store.sample([asked])
@@ -114,7 +114,7 @@ class WaysContract:
                 stop = int(stops[row.start])
                 assert reply.neighbor_ids.tolist() == whole.neighbor_ids[stop - int(reply.counts[0]) : stop].tolist()
 
-    def test_nothing_asked_is_nothing_answered_in_any_way(self, case: Case, store: Store) -> None:
+    def test_empty_requests_give_empty_answers_for_every_strategy(self, case: Case, store: Store) -> None:
         none = np.empty(0, np.int64)
         for strategy in WAYS:
             for request in requests_of(case, store, strategy):
@@ -126,7 +126,7 @@ class WaysContract:
                 (reply,) = store.sample([replace(empty, ids=np.arange(2), trees=np.arange(2), times=np.arange(2))])
                 assert reply.counts.tolist() == [0, 0]
 
-    def test_what_cannot_be_drawn_is_refused(self, case: Case, store: Store) -> None:
+    def test_invalid_requests_are_refused(self, case: Case, store: Store) -> None:
         request = SampleRequest(edge_type=BUYS, direction="in", ids=np.array([0, 1]), count=2)
         for fields, error in BAD:
             with pytest.raises(error):
@@ -164,11 +164,11 @@ class WaysContract:
                 else:
                     assert links.times is None
 
-    def test_splits_of_edges_are_the_graphs(self, case: Case, store: Store) -> None:
+    def test_edge_splits_equal_those_of_the_graph(self, case: Case, store: Store) -> None:
         for name, keys in case.graph.edge_splits[BUYS].items():
             assert store.edge_split(BUYS, name).tolist() == keys.tolist()
 
-    def test_questions_for_pairs_and_links_that_make_no_sense_are_refused(self, case: Case, store: Store) -> None:
+    def test_invalid_pair_and_link_requests_are_refused(self, case: Case, store: Store) -> None:
         some, ghost = np.array([0, 1]), ("user", "ghost", "item")
         with pytest.raises(UnknownNameError, match="ghost"):
             store.find_edges(ghost, "in", some, some)
@@ -229,7 +229,7 @@ def wanted_rows(case: Case, request: SampleRequest, what: tuple[str, str]) -> li
 
 
 def limited(case: Case, request: SampleRequest, limit: str) -> SampleRequest:
-    """A request in keys with what hides edges from it."""
+    """Build a request in keys with fields that hide edges from it."""
     rng = np.random.default_rng(37)
     near, far = ends(request.edge_type, request.direction)
     num_near, num_far = case.graph.nodes[near].num_nodes, case.graph.nodes[far].num_nodes

@@ -26,7 +26,7 @@ Work = Callable[[int, int], None]
 
 
 def message_of(epoch: int, step: int, num_bytes: int = 64) -> Frame:
-    """A message that says which batch it is, beside ``num_bytes`` of what would be the batch."""
+    """Message with the number of its batch and ``num_bytes`` in place of the batch."""
     return Frame({"batch": [epoch, step]}, [np.zeros(num_bytes, np.uint8)])
 
 
@@ -56,7 +56,7 @@ class FakeJob:
 
 
 def no_work(epoch: int, step: int) -> None:
-    """What takes no time."""
+    """Do nothing, in no time."""
 
 
 class Gate:
@@ -85,7 +85,7 @@ class Gate:
 
 @contextmanager
 def scheduling(clock: Callable[[], float] = time.monotonic, **limits: Any) -> Iterator[Scheduler]:
-    """A scheduler that is closed in the end; one thread, where nothing else is said."""
+    """Open a scheduler, with one thread by default, and close it at the end."""
     scheduler = Scheduler(SamplingLimits(**{"threads": 1, **limits}), clock)
     try:
         yield scheduler

@@ -102,7 +102,7 @@ def change_field(rng: np.random.Generator, header: dict[str, Any]) -> None:
 
 
 def changed_array(rng: np.random.Generator, array: np.ndarray) -> list[np.ndarray]:
-    """What stands in an array's place: one of other values, type, length or shape; two of it, or none."""
+    """Replace an array by one of other values, dtype, length or shape, by two copies or by none."""
     kind = int(rng.integers(0, 6))
     if kind == 0:
         return []
@@ -129,7 +129,7 @@ def changed_value(rng: np.random.Generator, dtype: np.dtype) -> Any:
 
 
 def encoded(header: Mapping[str, Any], specs: Sequence[Any], arrays: Sequence[np.ndarray]) -> bytes:
-    """As ``encode_message``, and whatever it would refuse to write."""
+    """Encode as ``encode_message`` does, also messages that it refuses."""
     text = json.dumps({**header, "arrays": specs}).encode(errors="surrogatepass")
     body_bytes = sum(padded(array.nbytes) for array in arrays)
     prefix = PREFIX.pack(REQUEST, 0, 0, len(text), 1, body_bytes, 1000, 0)

@@ -52,7 +52,7 @@ class TestShare:
         assert share.num_own == 3  # 1, 4 and 7
         assert [share.from_step(step) for step in range(9)] == [1, 1, 4, 4, 4, 7, 7, 7, 10]
 
-    def test_a_single_server_has_all(self):
+    def test_a_single_server_has_every_batch(self):
         share = Share(first=0, stride=1, num_steps=4)
         assert share.num_own == 4
         assert [share.from_step(step) for step in range(5)] == [0, 1, 2, 3, 4]
@@ -67,7 +67,7 @@ class TestShare:
         assert share.from_step(0) == 5
         assert make_all(new_channel(share)) == [5, 7, 9]
 
-    def test_all_shares_agree_with_counting(self):
+    def test_all_shares_agree_with_a_count(self):
         for first, stride, num_steps in product(range(5), range(1, 4), range(9)):
             share = Share(first=first, stride=stride, num_steps=num_steps)
             own = steps_of(share)
@@ -79,7 +79,7 @@ class TestShare:
 
 
 class TestMakingAhead:
-    def test_there_is_nothing_to_make_before_the_first_epoch(self):
+    def test_no_batch_is_sampled_before_the_first_epoch(self):
         channel = SampledChannel(
             channel_id=7, backend_id=1, worker_key="rank 0", share=Share(first=0, stride=1, num_steps=4), credit=2,
             new_job=lambda: FakeJob(no_work), arrived=threading.Condition(),
@@ -90,7 +90,7 @@ class TestMakingAhead:
     def test_batches_of_the_share_are_made_in_order(self):
         assert make_all(new_channel(Share(first=1, stride=2, num_steps=8))) == [1, 3, 5, 7]
 
-    def test_credit_counts_what_is_being_made_and_what_waits(self):
+    def test_credit_counts_batches_in_progress_and_waiting(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=2)
         assert channel.take_work() == 0
         assert channel.take_work() == 1
@@ -100,14 +100,14 @@ class TestMakingAhead:
         del channel.done[0]  # it was fetched
         assert channel.take_work() == 2
 
-    def test_where_too_much_waits_one_batch_is_enough(self):
+    def test_a_channel_that_may_not_hoard_samples_one_batch(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=5)
         assert channel.has_work(may_hoard=False)
         finish(channel, channel.take_work())
         assert not channel.has_work(may_hoard=False)
         assert channel.has_work(may_hoard=True)
 
-    def test_a_destroyed_channel_has_nothing_to_do(self):
+    def test_a_destroyed_channel_has_no_work(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8))
         channel.ask(3)
         channel.is_destroyed = True
@@ -120,13 +120,13 @@ class TestMakingAhead:
 
 
 class TestAsking:
-    def test_what_is_asked_for_comes_first_in_the_order_of_asking(self):
+    def test_requested_batches_are_first_in_request_order(self):
         channel = new_channel(Share(first=0, stride=2, num_steps=8))
         for step in (5, 3, 4):
             channel.ask(step)
         assert make_all(channel) == [5, 3, 4, 0, 2, 6]  # 4 was to come later, and is not made twice
 
-    def test_what_is_asked_for_needs_no_credit(self):
+    def test_requested_batches_need_no_credit(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=1)
         finish(channel, channel.take_work())
         assert not channel.has_work(may_hoard=True)
@@ -135,7 +135,7 @@ class TestAsking:
         assert channel.has_work(may_hoard=False)
         assert channel.take_work() == 5
 
-    def test_asking_twice_asks_once(self):
+    def test_repeated_requests_count_once(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=8))
         channel.ask(3)
         channel.ask(3)
@@ -153,7 +153,7 @@ class TestAsking:
         channel.ask(1)
         assert make_all(channel) == [1]
 
-    def test_made_early_holds_what_the_cursor_will_pass_over(self):
+    def test_made_early_holds_batches_ahead_of_the_cursor(self):
         channel = new_channel(Share(first=0, stride=2, num_steps=8))
         channel.ask(4)
         channel.ask(5)  # another server's: the cursor never gets there
@@ -161,7 +161,7 @@ class TestAsking:
         assert make_all(channel) == [4, 5, 0, 2, 6]
         assert channel.made_early == set()
 
-    def test_all_of_the_share_may_be_asked_for(self):
+    def test_every_batch_of_the_share_may_be_requested(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=3))
         for step in (2, 1, 0):
             channel.ask(step)
@@ -172,7 +172,7 @@ class TestAsking:
 class TestPuttingBack:
     """A batch that could not be made or kept is made again."""
 
-    def test_one_that_was_asked_for_is_the_first(self):
+    def test_a_requested_batch_put_back_is_first(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=4))
         for step in (3, 2):
             channel.ask(step)
@@ -182,7 +182,7 @@ class TestPuttingBack:
         assert make_all(channel) == [3, 2, 0, 1]
 
     @pytest.mark.parametrize("order", [(2, 4), (4, 2)])
-    def test_those_that_nobody_asked_for_are_made_ahead_again_and_no_other(self, order):
+    def test_only_unrequested_batches_are_made_ahead_again(self, order):
         channel = new_channel(Share(first=0, stride=2, num_steps=12))
         assert [channel.take_work() for _ in range(4)] == [0, 2, 4, 6]
         for step in order:
@@ -190,14 +190,14 @@ class TestPuttingBack:
         assert channel.asked == {}
         assert make_all(channel) == [2, 4, 8, 10]
 
-    def test_one_that_was_asked_for_early_comes_in_its_turn(self):
+    def test_a_batch_requested_early_and_put_back_is_in_order(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=4))
         channel.ask(2)
         assert channel.take_work() == 2
         channel.put_back(2)
         assert make_all(channel) == [0, 1, 2, 3]
 
-    def test_one_that_nobody_needs_any_more_is_not(self):
+    def test_a_batch_no_longer_needed_is_not_put_back(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=9))
         assert [channel.take_work() for _ in range(2)] == [0, 1]
         channel.skip_to(7)
@@ -208,7 +208,7 @@ class TestPuttingBack:
         channel.put_back(0)
         assert channel.take_work() == 0
 
-    def test_who_makes_way_first(self):
+    def test_unrequested_and_late_batches_are_evicted_first(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=9))
         for step in range(5):
             finish(channel, step)
@@ -224,7 +224,7 @@ class TestEpochs:
         assert channel.cursor == 7
         assert make_all(channel) == [7, 10]
 
-    def test_what_is_left_of_the_epoch_before_is_thrown_away(self):
+    def test_batches_of_the_previous_epoch_are_discarded(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=4))
         finish(channel, channel.take_work())
         channel.take_work()
@@ -249,7 +249,7 @@ class TestEpochs:
         channel.done.clear()
         assert not channel.is_mid_epoch
 
-    def test_it_is_not_done_while_somebody_waits_for_a_batch(self):
+    def test_an_epoch_is_not_done_while_a_batch_is_awaited(self):
         channel = new_channel(Share(first=0, stride=2, num_steps=4))
         make_all(channel)
         channel.ask(1)

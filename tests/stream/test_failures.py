@@ -140,7 +140,7 @@ def dataset_id_of(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victims", [[1], [0, 1]])
-def test_a_killed_server_that_is_started_again_costs_no_batch(
+def test_a_restarted_server_loses_no_batch(
     mortal_servers: list[SamplingProcess], wanted_digests: list[list[str]], victims: list[int]
 ) -> None:
     with rank_processes(mortal_servers) as ranks:
@@ -190,9 +190,7 @@ def test_a_killed_clients_channels_are_gone_within_the_lease(
 
 
 @pytest.mark.slow
-def test_a_stopped_server_is_told_in_time_and_then_goes_on(
-    servers: list[SamplingProcess], wanted: list[Batches]
-) -> None:
+def test_a_stopped_server_times_out_and_resumes(servers: list[SamplingProcess], wanted: list[Batches]) -> None:
     with ranked_loader(remote_graph(locations_of(servers), timeout_s=2.0), 0) as loader:
         got: Batches = []
         servers[1].freeze()
@@ -212,7 +210,7 @@ def test_a_stopped_server_is_told_in_time_and_then_goes_on(
 
 
 @pytest.mark.slow
-def test_the_server_that_another_one_waits_for_is_named(
+def test_error_names_the_server_that_another_waits_for(
     servers: list[SamplingProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first server is still making the batch; the error names the frozen one that it waits for."""
@@ -232,9 +230,7 @@ def test_the_server_that_another_one_waits_for_is_named(
 
 
 @pytest.mark.slow
-def test_a_server_that_others_ask_in_vain_for_a_while_costs_no_batch(
-    timed_parts: dict[int, Path], wanted: list[Batches]
-) -> None:
+def test_a_temporarily_unreachable_peer_loses_no_batch(timed_parts: dict[int, Path], wanted: list[Batches]) -> None:
     """The freeze outlasts the servers' own timeout, but not the loader's timeout for a batch."""
     with serve_processes(timed_parts[2], "--store-timeout", 0.5) as servers:
 
@@ -247,9 +243,7 @@ def test_a_server_that_others_ask_in_vain_for_a_while_costs_no_batch(
 
 
 @pytest.mark.slow
-def test_a_server_that_is_stopped_for_a_while_costs_no_batch(
-    servers: list[SamplingProcess], wanted: list[Batches]
-) -> None:
+def test_a_temporarily_stopped_server_loses_no_batch(servers: list[SamplingProcess], wanted: list[Batches]) -> None:
     def stop_for_a_while() -> None:
         servers[0].freeze()
         try:
@@ -261,7 +255,7 @@ def test_a_server_that_is_stopped_for_a_while_costs_no_batch(
 
 
 @pytest.mark.slow
-def test_a_server_that_comes_back_makes_what_is_still_needed(
+def test_a_recovered_server_samples_only_batches_still_needed(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a server hangs, a replica makes its batches; what it had made before is not needed again."""
@@ -342,7 +336,7 @@ def test_an_exception_in_the_sampling_reaches_the_consumer(timed_parts: dict[int
         assert [server.stop() for server in servers] == [0, 0]
 
 
-def test_a_lost_connection_is_made_again(timed_parts: dict[int, Path], wanted: list[Batches]) -> None:
+def test_a_lost_connection_is_reopened(timed_parts: dict[int, Path], wanted: list[Batches]) -> None:
     with serve_here(timed_parts[2]) as served, ranked_loader(remote_graph(served.locations), 0) as loader:
         iterator = iter(loader)
         got = [flat(next(iterator)) for _ in range(4)]
@@ -358,9 +352,7 @@ def test_a_lost_connection_is_made_again(timed_parts: dict[int, Path], wanted: l
 
 
 @pytest.mark.soak
-def test_servers_are_killed_again_and_again(
-    mortal_servers: list[SamplingProcess], wanted_digests: list[list[str]]
-) -> None:
+def test_servers_are_killed_repeatedly(mortal_servers: list[SamplingProcess], wanted_digests: list[list[str]]) -> None:
     ends = time.monotonic() + SOAK_S
     with rank_processes(mortal_servers) as ranks:
         for number in range(SOAK_ROUNDS):
@@ -370,7 +362,7 @@ def test_servers_are_killed_again_and_again(
 
 
 @pytest.mark.soak
-def test_clients_are_killed_again_and_again(
+def test_clients_are_killed_repeatedly(
     servers: list[SamplingProcess], wanted: list[Batches], timed_parts: dict[int, Path]
 ) -> None:
     ends = time.monotonic() + SOAK_S

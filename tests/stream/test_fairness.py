@@ -138,7 +138,7 @@ def test_channels_whose_cost_changes_get_equal_time(threads):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_at_no_time_is_a_channel_far_behind(threads):
+def test_no_channel_is_ever_far_behind(threads):
     """At each batch, not only in the end, channels differ by at most a few of the costliest batches."""
     world = FakeWorld(threads, for_s=4.0)
     world.run(world.channel(n, lambda _, c=cost_s: c) for n, cost_s in enumerate(COSTS_S))
@@ -178,7 +178,7 @@ def test_channels_whose_batches_take_no_time_take_turns():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_newcomer_gets_its_share_from_then_on_and_no_more(threads):
+def test_a_new_channel_gets_no_share_of_past_time(threads):
     world = FakeWorld(threads, for_s=10.0)
     comes_at = START_S + 5.0
 
@@ -198,7 +198,7 @@ def test_a_newcomer_gets_its_share_from_then_on_and_no_more(threads):
     assert max(soon.values()) - min(soon.values()) <= 1 + threads, soon  # no channel yields to it
 
 
-def test_what_a_channel_owes_when_it_goes_is_owed_by_the_next_one_of_its_backend():
+def test_debt_of_a_removed_channel_passes_to_its_successor():
     clock = HandClock()
 
     def work(epoch: int, step: int) -> None:
@@ -223,7 +223,7 @@ def test_what_a_channel_owes_when_it_goes_is_owed_by_the_next_one_of_its_backend
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_channel_that_paused_has_no_time_saved_up(threads):
+def test_a_paused_channel_saves_no_time(threads):
     world = FakeWorld(threads, for_s=10.0)
     resumes_at = START_S + 5.0
 
@@ -244,7 +244,7 @@ class TestAConsumerThatNeverReads:
     CREDIT = 8
 
     @pytest.mark.parametrize("threads", [1, 2])
-    def test_it_has_its_credit_and_then_costs_nothing(self, threads):
+    def test_it_uses_its_credit_and_then_no_time(self, threads):
         def run(is_there: bool) -> tuple[dict[int, int], list[int]]:
             world, runnable = FakeWorld(threads, for_s=4.0), []
 
@@ -266,7 +266,7 @@ class TestAConsumerThatNeverReads:
         assert all(beside[n] >= 0.95 * alone[n] - 1 for n in range(7))
 
     @pytest.mark.bench
-    def test_it_does_not_slow_the_others(self):
+    def test_it_does_not_slow_other_channels(self):
         """In real time: rounds with and without it alternate, and the best of each kind are compared."""
 
         def num_fetched(is_there: bool) -> int:

@@ -137,7 +137,7 @@ def send(server: StoreServer, ticket: bytes, outcome: Outcome) -> None:
                 outcome.bugs[f"{told['message'][:200]}\n{told['traceback'][-1500:]}"] = ticket[:2000]
 
 
-def test_what_is_mutated_is_what_servers_answer(served: Served) -> None:
+def test_unmutated_requests_are_valid(served: Served) -> None:
     """Each operation has a request, and servers refuse none of the unchanged requests."""
     (server,) = served.servers
     with Caller(server) as call:
@@ -155,13 +155,13 @@ def test_what_is_mutated_is_what_servers_answer(served: Served) -> None:
 
 
 @pytest.mark.slow
-def test_mutated_requests_are_refused_and_harm_nobody(served: Served, rng: np.random.Generator) -> None:
+def test_mutated_requests_are_refused_without_harm(served: Served, rng: np.random.Generator) -> None:
     fuzz(served, 3000, rng).check()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SOAK_SHARDS))
-def test_a_million_mutated_requests_are_refused_and_harm_nobody(
+def test_a_million_mutated_requests_are_refused_without_harm(
     served: Served, rng: np.random.Generator, shard: int
 ) -> None:
     outcome = fuzz(served, SOAK_MESSAGES // SOAK_SHARDS, rng)
@@ -187,7 +187,7 @@ def test_a_request_of_too_many_bytes_is_refused(timed_parts: dict[int, Path], op
 
 
 @needs_request_limit
-def test_requests_of_a_quarter_of_a_gibibyte_are_taken_unless_said_otherwise(timed_parts: dict[int, Path]) -> None:
+def test_requests_of_256_mebibytes_are_accepted_by_default(timed_parts: dict[int, Path]) -> None:
     limits: Any = SamplingLimits()
     assert limits.max_request_bytes == 256 << 20
     with serve_here(timed_parts[1], SamplingLimits(threads=1)) as served:

@@ -34,7 +34,7 @@ def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator
 @pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("num_proxies", [1, 2])
-def test_connections_that_are_cut_again_and_again_cost_no_batch(
+def test_repeatedly_cut_connections_lose_no_batch(
     timed_parts: dict[int, Path], num_proxies: int, num_threads: int
 ) -> None:
     """All servers are behind proxies, so there is no other server while one refuses."""
@@ -44,6 +44,5 @@ def test_connections_that_are_cut_again_and_again_cost_no_batch(
         with node_loader(remote_graph(locations), batch_size=4, num_threads=num_threads) as loader:
             assert [flat(batch) for batch in loader] == wanted
             assert [flat(batch) for batch in loader] != wanted  # the next epoch, in another order
-            print([(proxy.num_cuts, proxy.num_passed) for proxy in proxies])  # noqa: T201
-            assert all(proxy.num_cuts >= num_proxies for proxy in proxies)  # alone it is asked last after the first
+            assert all(proxy.num_cuts >= num_proxies for proxy in proxies)  # a failed server is asked last
         assert served.num_channels == 0

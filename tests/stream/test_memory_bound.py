@@ -231,7 +231,7 @@ def test_a_server_whose_trainers_keep_rows_stays_within_its_bound(folder: Path, 
 
 
 @pytest.mark.slow
-def test_a_batch_that_cannot_fit_is_told(folder: Path, wanted: dict[int, list[str]]) -> None:
+def test_a_batch_larger_than_memory_is_an_error(folder: Path, wanted: dict[int, list[str]]) -> None:
     """The error names the flag; the batch takes no more memory than allowed and disturbs no other loader."""
     with served(folder, "--memory-bytes", MEMORY_BYTES) as server:
         before = warm_up(server)
@@ -251,7 +251,7 @@ NUM_CLIENTS, MAX_BYTES = 24, 16 << 20
 
 
 @pytest.mark.slow
-def test_fetches_that_find_no_room_are_repeated(folder: Path) -> None:
+def test_fetches_without_room_are_repeated(folder: Path) -> None:
     """A server that may hold few answers at once refuses the others; all of them come in the end."""
     ids = np.random.default_rng(9).permutation(NUM_NODES)[: 8192 * NUM_CLIENTS].reshape(NUM_CLIENTS, -1)
     most = 0

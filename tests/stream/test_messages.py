@@ -100,7 +100,7 @@ def everything(batch: Batch) -> dict[str, Any]:
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
 @given(batch=BATCHES | SAMPLED)
-def test_a_batch_arrives_as_it_was(batch: Batch) -> None:
+def test_a_batch_arrives_unchanged(batch: Batch) -> None:
     arrived = sent(batch)
     assert type(arrived) is type(batch)
     assert everything(arrived) == everything(batch)
@@ -218,7 +218,7 @@ def test_a_message_without_a_batch_is_refused(value: Any) -> None:
     ],
     ids=["shifted", "backwards", "too few", "none", "too high", "negative"],
 )
-def test_offsets_that_lead_elsewhere_are_refused(spoil: Callable[[np.ndarray], np.ndarray]) -> None:
+def test_invalid_offsets_are_refused(spoil: Callable[[np.ndarray], np.ndarray]) -> None:
     frame = sent_frame(encode_batch(small_batch()))
     frame.arrays[6] = spoil(frame.arrays[6])
     with pytest.raises(FormatError, match="ragged column"):

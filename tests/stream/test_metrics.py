@@ -156,7 +156,7 @@ def test_requests_are_counted_by_operation_and_outcome(watched: MetricsServer, s
     assert served.services[0].report()["totals"]["num_channels"] == numbers.of("hopstream_channels") == 0
 
 
-def test_what_was_there_when_it_was_needed_is_counted(watched: MetricsServer, served: Served):
+def test_cache_hits_and_misses_are_counted(watched: MetricsServer, served: Served):
     def lookups(cache: str) -> tuple[float, float]:
         numbers = Numbers(watched.location)
         names = ("hopstream_cache_hits_total", "hopstream_cache_misses_total")
@@ -170,7 +170,7 @@ def test_what_was_there_when_it_was_needed_is_counted(watched: MetricsServer, se
     assert hits + misses == NUM_BATCHES
 
 
-def test_a_failure_and_an_asker_who_leaves_are_told_apart(store_server: StoreServer, served_folder: Path):
+def test_failures_and_abandoned_requests_are_counted_separately(store_server: StoreServer, served_folder: Path):
     def fail(_: object) -> Iterator[bytes]:
         raise ZeroDivisionError("a bug")
         yield b""
@@ -188,7 +188,7 @@ def test_a_failure_and_an_asker_who_leaves_are_told_apart(store_server: StoreSer
         )
 
 
-def test_an_asker_who_leaves_is_counted(served_folder: Path):
+def test_abandoned_requests_are_counted(served_folder: Path):
     has_left = threading.Event()
 
     def hold(call: Frame) -> Iterator[Frame]:
@@ -211,7 +211,7 @@ def test_an_asker_who_leaves_is_counted(served_folder: Path):
         wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 0, "it has ended")
 
 
-def test_what_runs_is_told(watched: MetricsServer):
+def test_build_info_names_versions(watched: MetricsServer):
     (labels,) = Numbers(watched.location).labels("hopstream_build_info")
     assert labels == {
         "version": hopstream.__version__, "python": platform.python_version(), "protocol": str(VERSION),
@@ -219,7 +219,7 @@ def test_what_runs_is_told(watched: MetricsServer):
     assert Numbers(watched.location).of("hopstream_build_info") == 1
 
 
-def test_what_clients_have_and_were_refused_is_counted(served_folder: Path):
+def test_connections_and_refusals_of_clients_are_counted(served_folder: Path):
     limits = ServerLimits(max_request_bytes=10_000, max_bytes=1 << 22)
     with (
         LocalStore(open_dataset(served_folder)) as store,
@@ -244,7 +244,7 @@ def test_what_clients_have_and_were_refused_is_counted(served_folder: Path):
         assert number("transport_bytes") == number("calls_under_way") == 0
 
 
-def test_bytes_of_requests_under_way_are_told(served_folder: Path):
+def test_bytes_of_requests_under_way_are_reported(served_folder: Path):
     may_end = threading.Event()
 
     def hold(_: Frame) -> Iterator[Frame]:
@@ -314,7 +314,7 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
     assert fetches >= 10
 
 
-def test_the_document_tells_of_every_metric(watched: MetricsServer, served: Served):
+def test_every_metric_is_documented(watched: MetricsServer, served: Served):
     asked(served.servers[0], "stats")
     with node_loader(remote_graph(served.locations)) as loader:
         next(iter(loader))
@@ -345,7 +345,7 @@ def test_leases_that_run_out_are_counted(served_folder: Path):
             )
 
 
-def test_the_process_and_no_other_registry_is_told_of(watched: MetricsServer, store_server: StoreServer):
+def test_metrics_cover_only_the_process_and_its_server(watched: MetricsServer, store_server: StoreServer):
     with MetricsServer("127.0.0.1", 0, store_server) as other:
         names = {sample.name for sample in Numbers(watched.location).samples}
         others = {sample.name for sample in Numbers(other.location).samples}
@@ -357,7 +357,7 @@ def test_the_process_and_no_other_registry_is_told_of(watched: MetricsServer, st
     assert not [name for name in names if not name.startswith(("hopstream_", "process_"))]
 
 
-def test_series_of_channels_with_the_same_labels_are_one_and_every_text_can_be_a_label():
+def test_equal_labels_share_a_series_and_any_text_is_allowed():
     channels = [
         {"worker": worker, "loader": "PPRLoader", "num_made": 2, "num_failed": 0, "num_fetched": 1, "num_bytes": 8,
          "sampling_s": 0.5}
@@ -373,7 +373,7 @@ def test_series_of_channels_with_the_same_labels_are_one_and_every_text_can_be_a
     }  # fmt: skip
 
 
-def test_a_peer_keeps_its_label_whatever_folder_its_socket_is_in():
+def test_a_peer_label_does_not_depend_on_its_socket_folder():
     class Counted(RoutedStore):
         def __init__(self, counts: dict[str, int]) -> None:
             self._counts = counts
@@ -495,7 +495,7 @@ def test_a_peer_whose_parts_another_serves_may_be_gone(
         assert reason.startswith(f"gone: {servers[1].location}, {servers[2].location}; ")
 
 
-def test_probes_share_what_was_found(in_two_parts: Served, monkeypatch: pytest.MonkeyPatch):
+def test_probes_share_one_result(in_two_parts: Served, monkeypatch: pytest.MonkeyPatch):
     num_rounds = 0
     gone_peers = RoutedStore.gone_peers
 
@@ -512,7 +512,7 @@ def test_probes_share_what_was_found(in_two_parts: Served, monkeypatch: pytest.M
     assert num_rounds == 1
 
 
-def test_a_peer_that_says_nothing_holds_no_probe_up(in_two_parts: Served, monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_peer_does_not_delay_probes(in_two_parts: Served, monkeypatch: pytest.MonkeyPatch):
     may_answer = threading.Event()
 
     def slow(_: RoutedStore, timeout_s: float) -> Sequence[object]:
@@ -574,9 +574,7 @@ def test_readiness_does_not_wait_for_a_graph_that_takes_long(
         service.close()
 
 
-def test_closing_ends_a_probe_that_waits(
-    store_server: StoreServer, served_folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_closing_ends_waiting_probes(store_server: StoreServer, served_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics, "READY_WAIT_S", 60.0)
     monkeypatch.setattr(metrics, "JOIN_S", 0.05)
     opened = Failing()
@@ -644,7 +642,7 @@ def test_hostile_requests_are_refused(watched: MetricsServer, sent: bytes, statu
     assert request(watched.location, "/healthz")[0] == 200
 
 
-def test_a_slow_client_holds_nobody_up(watched: MetricsServer):
+def test_a_slow_client_does_not_block_others(watched: MetricsServer):
     with ExitStack() as stack:
         for _ in range(endpoint.MAX_CONNECTIONS // 2):
             slow = stack.enter_context(connected(watched.location))
@@ -670,7 +668,7 @@ def test_a_connection_has_a_deadline(watched: MetricsServer, monkeypatch: pytest
         assert received(slow) == b""
 
 
-def test_closing_frees_the_port_and_cuts_off_who_is_there(served: Served):
+def test_closing_frees_the_port_and_drops_open_connections(served: Served):
     service = served.services[0]
     watched = MetricsServer("127.0.0.1", 0, served.servers[0], service)
     port = urlsplit(watched.location).port
@@ -690,7 +688,7 @@ def test_closing_frees_the_port_and_cuts_off_who_is_there(served: Served):
         assert request(again.location, "/readyz")[0] == 200
 
 
-def test_addresses_that_cannot_be_are_refused(served: Served):
+def test_invalid_addresses_are_refused(served: Served):
     server = served.servers[0]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -723,7 +721,7 @@ def test_a_page_that_fails_is_an_error_of_its_own(caplog: pytest.LogCaptureFixtu
     assert "the page /bad could not be made" in caplog.text
 
 
-def test_many_scrape_at_once(watched: MetricsServer, served: Served):
+def test_many_scrapes_at_once(watched: MetricsServer, served: Served):
     failures: list[BaseException] = []
 
     def scrape() -> None:

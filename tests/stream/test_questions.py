@@ -50,7 +50,7 @@ def graph(locations: str) -> Iterator[RemoteGraph]:
         yield graph
 
 
-def test_what_there_is_to_know_of_the_graph(folder: Path, graph: RemoteGraph):
+def test_facts_of_the_graph_are_fetched(folder: Path, graph: RemoteGraph):
     made = make_graph()
     assert graph.fetch_schema() == open_dataset(folder).manifest.schema
     assert graph.fetch_node_types() == ("user", "movie")
@@ -68,7 +68,7 @@ def test_what_there_is_to_know_of_the_graph(folder: Path, graph: RemoteGraph):
     assert labels.tolist() == made.nodes["movie"].features["x"][keys].tolist()
 
 
-def test_books_tell_who_owns_what(folder: Path, graph: RemoteGraph):
+def test_books_map_nodes_and_edges_to_parts(folder: Path, graph: RemoteGraph):
     book = open_dataset(folder).manifest.book
     nodes, edges = graph.fetch_node_partition_book(), graph.fetch_edge_partition_book()
     assert {owner: of.tolist() for owner, of in nodes.items()} == {t: o.tolist() for t, o in book.node_offsets.items()}
@@ -112,7 +112,7 @@ Ask = Callable[[RemoteGraph], Any]
         (lambda graph: graph.get_node_partition_id("user", [[0]]), SettingsError, r"keys are int64\[1, 1\]"),
     ],
 )
-def test_questions_that_make_no_sense_are_refused(graph: RemoteGraph, ask: Ask, error: type[Exception], message: str):
+def test_invalid_questions_are_refused(graph: RemoteGraph, ask: Ask, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         ask(graph)
 
@@ -131,7 +131,7 @@ def test_splits_are_those_of_the_dataset_and_seeds_of_loaders(graph: RemoteGraph
     assert sorted(set(visited)) == keys.tolist()
 
 
-def test_a_closed_graph_answers_nothing_and_leaves_its_loaders_alone(locations: str):
+def test_a_closed_graph_refuses_requests_and_keeps_its_loaders(locations: str):
     graph = remote_graph(locations)
     seeds = ("user", graph.fetch_split("user", "train"))
     with hopstream.NeighborLoader(graph, [2], seeds=seeds, batch_size=10, collate="numpy") as loader:

@@ -80,7 +80,7 @@ def same(one: Any, other: Any) -> bool:
 
 @settings(max_examples=40)
 @given(options=st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
-def test_options_arrive_as_they_were(options: dict[str, Any]) -> None:
+def test_options_arrive_unchanged(options: dict[str, Any]) -> None:
     assert same(sent(options), options)
 
 
@@ -100,7 +100,7 @@ def test_other_options_have_other_digests() -> None:
     assert len(digests) == len(values)
 
 
-def test_a_recipe_says_what_json_and_arrays_say() -> None:
+def test_a_recipe_is_json_with_arrays() -> None:
     options = {
         "num_neighbors": {("a", "to", "b"): [3, -1]}, "seeds": ("a", np.arange(3)), "shuffle": True, "eps": math.inf,
     }  # fmt: skip
@@ -130,7 +130,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=range(len(RECORDS)))
-def test_records_arrive_as_they_were(record: Any) -> None:
+def test_records_arrive_unchanged(record: Any) -> None:
     got = sent({"settings": record})["settings"]
     assert type(got) is type(record)
     if isinstance(record, Links | RaggedArray):
@@ -141,7 +141,7 @@ def test_records_arrive_as_they_were(record: Any) -> None:
         assert got == record
 
 
-def test_what_numpy_and_torch_users_give_arrives_as_arrays_and_numbers() -> None:
+def test_numpy_and_torch_values_arrive_as_arrays_and_numbers() -> None:
     torch = pytest.importorskip("torch")
     options = {
         "scalar": np.int32(5), "flag": np.bool_(True), "real": np.float32(0.5), "tensor": torch.arange(4).reshape(2, 2),
@@ -191,7 +191,7 @@ def test_arrays_are_copies_on_both_sides() -> None:
     [lambda batch: batch, object(), {1, 2}, iter([1]), [[1], object()], np.array([object()]), np.array(["1990"], "M8")],
     ids=["function", "object", "set", "iterator", "list", "array of objects", "dates"],
 )
-def test_what_cannot_be_sent_is_refused_by_name(value: Any) -> None:
+def test_unsendable_values_are_refused_by_name(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"option is a .*, which cannot be sent to a server"):
         encode_options({"option": value})
 
@@ -239,7 +239,7 @@ def test_options_are_an_object(value: Any) -> None:
         decode_options(value, [])
 
 
-def test_a_records_own_check_is_heard() -> None:
+def test_errors_of_a_records_own_check_are_raised() -> None:
     with pytest.raises(SettingsError, match="alpha is 7"):
         decode_options({"settings": {"record": "PPRSettings", "fields": {"alpha": 7}}}, [])
 
@@ -259,7 +259,7 @@ JSON = st.recursive(
 
 
 @given(value=JSON)
-def test_any_json_is_options_or_refused(value: Any) -> None:
+def test_any_json_is_decoded_or_refused(value: Any) -> None:
     try:
         decode_options({"option": value}, [np.arange(3)])
     except HopstreamError as error:

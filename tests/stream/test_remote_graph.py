@@ -82,14 +82,14 @@ class TestRemoteLoader(LoaderContract):
         assert [t.name for t in threading.enumerate() if t.name.startswith("hopstream")] == []
 
 
-def test_pickling_or_copying_says_what_to_do_instead(graph: RemoteGraph) -> None:
+def test_pickling_and_copying_are_refused_with_a_remedy(graph: RemoteGraph) -> None:
     for send in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="RemoteGraph can be neither pickled nor copied: make one in each process"):
             send(graph)
 
 
 @pytest.mark.parametrize("num_before", [1, 7])
-def test_a_state_saved_over_a_folder_or_over_servers_goes_on_over_either(
+def test_states_are_exchangeable_between_folders_and_servers(
     timed_parts: dict[int, Path], graph: RemoteGraph, num_before: int
 ) -> None:
     options: dict[str, Any] = {"batch_size": 10, "num_threads": 2}
@@ -116,7 +116,7 @@ def test_epochs_may_be_taken_in_any_order(timed_parts: dict[int, Path], graph: R
 
 
 @pytest.mark.parametrize(("cache_bytes", "look_ahead", "credit"), [(0, 16, 2), (None, 0, 2), (None, 4, 4)])
-def test_what_a_server_makes_ahead_is_bounded_by_what_the_loader_asked(
+def test_server_prefetch_is_bounded_by_the_loader(
     timed_parts: dict[int, Path], cache_bytes: int | None, look_ahead: int, credit: int
 ) -> None:
     with serve_here(timed_parts[2]) as served:
@@ -164,7 +164,7 @@ def test_a_trainer_that_keeps_rows_fetches_those_that_it_lacks(timed_parts: dict
 
 
 @pytest.mark.parametrize("look_ahead", [0, 16])
-def test_rows_are_asked_for_again_while_their_server_is_gone(
+def test_rows_are_requested_again_while_their_server_is_gone(
     timed_parts: dict[int, Path], graph: RemoteGraph, monkeypatch: pytest.MonkeyPatch, look_ahead: int
 ) -> None:
     fetch, failures = RoutedStore.submit_fetch, iter([StoreUnavailable("gone"), StoreTimeout("slow")] * 3)
@@ -181,7 +181,7 @@ def test_rows_are_asked_for_again_while_their_server_is_gone(
         assert [flat(batch) for batch in loader] == wanted
 
 
-def test_rows_that_do_not_come_are_given_up_in_time(
+def test_missing_rows_are_an_error_within_the_deadline(
     two_processes: list[SamplingProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(store: RoutedStore, requests: Any) -> Any:
@@ -245,7 +245,7 @@ def test_ranks_of_one_job_share_a_backend(timed_parts: dict[int, Path]) -> None:
         assert (served.num_channels, served.num_backends) == (0, 0)
 
 
-def test_a_channel_whose_lease_ran_out_is_made_again(timed_parts: dict[int, Path]) -> None:
+def test_a_channel_with_an_expired_lease_is_recreated(timed_parts: dict[int, Path]) -> None:
     with (
         serve_here(timed_parts[2], SamplingLimits(threads=1, lease_s=0.1)) as served,
         node_loader(timed_parts[1], batch_size=10) as local,
@@ -258,7 +258,7 @@ def test_a_channel_whose_lease_ran_out_is_made_again(timed_parts: dict[int, Path
         assert got + [flat(batch) for batch in iterator] == wanted
 
 
-def test_a_server_that_comes_back_does_not_make_again_what_was_given_out(timed_parts: dict[int, Path]) -> None:
+def test_a_recreated_channel_does_not_repeat_delivered_batches(timed_parts: dict[int, Path]) -> None:
     with (
         serve_here(timed_parts[1], SamplingLimits(threads=1, lease_s=0.1, credit=4)) as served,
         node_loader(remote_graph(served.locations), num_threads=0, prefetch=3) as loader,
@@ -274,7 +274,7 @@ def test_a_server_that_comes_back_does_not_make_again_what_was_given_out(timed_p
 
 
 @pytest.mark.slow
-def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) -> None:
+def test_too_many_channels_are_an_error(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1], SamplingLimits(threads=1, max_channels=1)) as served:
         graph = remote_graph(served.locations, timeout_s=1.0)
         with node_loader(graph) as two:
@@ -285,7 +285,7 @@ def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) ->
             assert len(list(two)) == len(two)  # a loader that closes makes room
 
 
-def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int, Path]) -> None:
+def test_a_loader_without_room_on_any_server_is_refused(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[2], SamplingLimits(threads=1, max_channels=1)) as served:
         graph, process = remote_graph(served.locations), psutil.Process()
         with node_loader(graph, batch_size=40) as one:
@@ -315,7 +315,7 @@ def test_a_loader_is_made_where_one_server_has_room(timed_parts: dict[int, Path]
                 assert len(list(two)) == len(two)
 
 
-def test_servers_that_are_too_busy_for_a_while_cost_no_batch(timed_parts: dict[int, Path]) -> None:
+def test_temporarily_busy_servers_lose_no_batch(timed_parts: dict[int, Path]) -> None:
     with node_loader(timed_parts[1], batch_size=24) as near:
         wanted = [flat(batch) for batch in near]
     with (
@@ -328,7 +328,7 @@ def test_servers_that_are_too_busy_for_a_while_cost_no_batch(timed_parts: dict[i
         assert [sum(refused) for refused in attempts] == [3, 3]
 
 
-def test_a_loader_is_made_by_servers_that_are_too_busy_at_first(
+def test_a_loader_opens_over_initially_busy_servers(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[list[bool]] = []
@@ -349,7 +349,7 @@ def test_a_loader_is_made_by_servers_that_are_too_busy_at_first(
         assert [flat(batch) for batch in far] == [flat(batch) for batch in near]
 
 
-def test_a_channel_that_somebody_else_has_started_an_iteration_on_is_made_anew(timed_parts: dict[int, Path]) -> None:
+def test_a_channel_started_by_another_client_is_recreated(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1]) as served:
         with node_loader(timed_parts[1], batch_size=24) as near:
             wanted = [[flat(batch) for batch in near] for _ in range(2)]
@@ -371,7 +371,7 @@ def move_on(served: Served, turn: int, epoch: int) -> None:
     ("turn", "epoch", "num_servers", "num_threads"),
     [(0, 5, 1, 0), (0, 1 << 62, 2, 2), (1 << 62, 0, 2, 0), (1 << 62, 5, 1, 2)],
 )
-def test_an_iteration_goes_on_where_somebody_else_has_moved_its_channels_on(
+def test_an_iteration_survives_channels_moved_by_another_client(
     timed_parts: dict[int, Path], turn: int, epoch: int, num_servers: int, num_threads: int
 ) -> None:
     options: dict[str, Any] = {"batch_size": 20, "num_threads": num_threads}
@@ -389,7 +389,7 @@ def test_an_iteration_goes_on_where_somebody_else_has_moved_its_channels_on(
             assert found == [flat(batch) for batch in near]
 
 
-def test_an_iteration_whose_channel_is_moved_on_again_and_again_fails(timed_parts: dict[int, Path]) -> None:
+def test_an_iteration_fails_if_its_channel_is_moved_repeatedly(timed_parts: dict[int, Path]) -> None:
     with (
         serve_here(timed_parts[1]) as served,
         node_loader(remote_graph(served.locations), batch_size=4, num_threads=0) as loader,
@@ -399,7 +399,9 @@ def test_an_iteration_whose_channel_is_moved_on_again_and_again_fails(timed_part
             move_on(served, 1 << 62, 0)
 
 
-def test_any_batch_of_any_epoch_is_made_beside_an_iteration(graph: RemoteGraph, timed_parts: dict[int, Path]) -> None:
+def test_any_batch_of_any_epoch_can_be_requested_during_iteration(
+    graph: RemoteGraph, timed_parts: dict[int, Path]
+) -> None:
     with node_loader(graph) as loader, node_loader(timed_parts[1]) as local:
         wanted = local.maker()
         batches = iter(loader)
@@ -433,7 +435,7 @@ def test_leaving_an_iteration_does_not_wait_for_its_batches(
 
 
 @pytest.mark.slow
-def test_a_server_that_answers_and_does_not_get_on_is_passed_over(
+def test_a_responsive_server_without_progress_is_avoided(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PATIENCE_S", 0.3)
@@ -456,7 +458,7 @@ def test_a_server_that_answers_and_does_not_get_on_is_passed_over(
             gate.set()
 
 
-def test_a_new_loader_waits_for_servers_as_long_as_it_is_told() -> None:
+def test_a_new_loader_waits_for_servers_up_to_wait_s() -> None:
     (port,) = free_ports(1)
     graph = RemoteGraph(f"tcp://127.0.0.1:{port}", settings=StoreSettings(prefer_local=False), wait_s=0.5)
     started = time.monotonic()
@@ -487,7 +489,7 @@ def test_a_source_without_servers_is_refused(source: str, kind: type[Exception],
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "5", True])
-def test_a_time_that_is_none_is_refused(timeout_s: Any) -> None:
+def test_invalid_timeouts_are_refused(timeout_s: Any) -> None:
     with pytest.raises(SettingsError, match="timeout_s"):
         RemoteGraph("tcp://127.0.0.1:1", timeout_s=timeout_s)
 
@@ -505,13 +507,13 @@ def test_a_cluster_file_names_the_servers(
         assert len(list(loader)) == 2
 
 
-def test_servers_that_are_not_there_are_told_in_time() -> None:
+def test_missing_servers_are_an_error_within_the_deadline() -> None:
     (port,) = free_ports(1)
     with pytest.raises(StoreUnavailable, match="nothing listens there"):
         node_loader(remote_graph(f"tcp://127.0.0.1:{port}"))
 
 
-def test_the_graph_can_be_asked_through_a_loader(timed_parts: dict[int, Path], graph: RemoteGraph) -> None:
+def test_the_graph_can_be_queried_through_a_loader(timed_parts: dict[int, Path], graph: RemoteGraph) -> None:
     with node_loader(graph) as loader:
         assert loader.schema.nodes.keys() == {"paper", "user"}
         assert loader.store.split("paper", "train").tolist() == np.arange(0, 120, 2).tolist()
@@ -522,7 +524,7 @@ def channels_of(servers: list[SamplingProcess], folder: Path) -> set[tuple[str, 
     return {(one.location, found["channel"]) for one in servers for found in channels_at(one.location, dataset_id)}
 
 
-def test_embeddings_are_inferred_from_servers_as_from_the_folder(
+def test_embeddings_are_equal_over_servers_and_folders(
     timed_parts: dict[int, Path], graph: RemoteGraph, two_processes: list[SamplingProcess], tmp_path: Path
 ) -> None:
     def layer(number: int, node_type: str, batch: MiniBatch) -> np.ndarray:
@@ -548,7 +550,7 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [0, 2])
-def test_what_is_dropped_without_being_closed_leaves_nothing(
+def test_unclosed_loaders_leave_nothing(
     timed_parts: dict[int, Path], two_processes: list[SamplingProcess], num_threads: int
 ) -> None:
     """No threads, connections, or channels at servers remain."""
@@ -581,7 +583,7 @@ def test_what_is_dropped_without_being_closed_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, Path]) -> None:
+def test_a_batch_that_is_never_ready_times_out(timed_parts: dict[int, Path]) -> None:
     held = threading.Event()
 
     class Held:
@@ -602,7 +604,7 @@ def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, 
 
 
 @pytest.mark.parametrize("is_answer_lost", [False, True])
-def test_closing_while_a_channel_is_being_made_leaves_none(
+def test_closing_during_channel_creation_leaves_no_channel(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch, is_answer_lost: bool
 ) -> None:
     """Also if the call that makes the channel is abandoned before its answer."""
@@ -632,9 +634,7 @@ def test_closing_while_a_channel_is_being_made_leaves_none(
         del iterator
 
 
-def test_closing_while_a_batch_is_waited_for_ends_the_wait(
-    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_ends_the_wait_for_a_batch(timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DESTROY_S", "POLL_S", "SLACK_S"):
         monkeypatch.setattr(client, name, 0.5)
     held, found = threading.Event(), []

@@ -81,7 +81,7 @@ def take(
             got.append(flat(batch))
 
 
-def test_a_server_that_is_paused_before_the_first_batch_costs_no_batch(
+def test_a_server_paused_before_the_first_batch_loses_no_batch(
     servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches
 ) -> None:
     """The server delays the loader's registration, and once each other server's request for rows."""
@@ -91,7 +91,7 @@ def test_a_server_that_is_paused_before_the_first_batch_costs_no_batch(
     assert PEER_TIMEOUT_S / 2 < longest_s < max(PAUSED_S, CALL_TIMEOUT_S) + PEER_TIMEOUT_S + BUSY_S
 
 
-def test_a_server_that_is_paused_in_the_middle_holds_up_a_batch_as_long_as_is_said(
+def test_a_server_paused_mid_epoch_delays_batches_within_the_bound(
     servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches
 ) -> None:
     """With one thread, no other work hides the wait."""
@@ -104,9 +104,7 @@ def test_a_server_that_is_paused_in_the_middle_holds_up_a_batch_as_long_as_is_sa
     assert took_s < 3 * (PAUSED_S + PEER_TIMEOUT_S) + 2 * BUSY_S  # not once per batch: from then on it is asked last
 
 
-def test_killed_servers_that_stay_away_cost_no_batch_as_long_as_others_have_their_parts(
-    mortal_servers: list[SamplingProcess], wanted: Batches
-) -> None:
+def test_killed_servers_with_replicas_lose_no_batch(mortal_servers: list[SamplingProcess], wanted: Batches) -> None:
     """Kill a server in mid-epoch, one before another epoch's first batch, and then the last of a part."""
     servers, waits_s = mortal_servers, []
     for at, number in ((20, 1), (0, 0)):
@@ -132,7 +130,7 @@ def test_killed_servers_that_stay_away_cost_no_batch_as_long_as_others_have_thei
     assert [servers[number].stop() for number in (1, 2)] == [0, 0]
 
 
-def test_rows_come_from_a_server_that_was_gone_when_the_loader_was_made(
+def test_rows_are_fetched_from_a_server_that_started_late(
     mortal_servers: list[SamplingProcess], wanted: Batches
 ) -> None:
     """The server is back, and the other server of its part is gone."""

@@ -185,7 +185,7 @@ def measured(server: StoreServer) -> list[str]:
         return lines
 
 
-def test_who_may_ask_for_what_is_what_the_page_says(server: StoreServer) -> None:
+def test_rights_match_the_documented_table(server: StoreServer) -> None:
     table = measured(server)
     text = PAGE.read_text()
     assert "\n".join(table) in text, "docs/operations.md has another table; it is:\n" + "\n".join(table)
@@ -195,7 +195,7 @@ def test_who_may_ask_for_what_is_what_the_page_says(server: StoreServer) -> None
     assert server.stats.num_failures == 0
 
 
-def test_a_folder_is_told_to_admins_who_then_map_it(server: StoreServer, folder: Path) -> None:
+def test_only_admins_get_and_map_the_folder(server: StoreServer, folder: Path) -> None:
     found = {}
     for token in ("rrr", "aaa"):
         security = ClientSecurity(token=token)
@@ -207,7 +207,7 @@ def test_a_folder_is_told_to_admins_who_then_map_it(server: StoreServer, folder:
     assert found == {"rrr": None, "aaa": folder.resolve()}
 
 
-def test_failures_tell_paths_to_admins_alone(server: StoreServer, folder: Path) -> None:
+def test_only_admins_get_paths_in_errors(server: StoreServer, folder: Path) -> None:
     told: dict[str, HopstreamError] = {}
     for token in ("rrr", "aaa"):
         with asking(server, token) as ask, pytest.raises(RemoteError) as failure:
@@ -219,7 +219,7 @@ def test_failures_tell_paths_to_admins_alone(server: StoreServer, folder: Path) 
     assert not any(word in message for word in ("a bug", "Traceback", str(folder), __file__))
 
 
-def test_rights_follow_the_file(server: StoreServer, tmp_path: Path) -> None:
+def test_rights_follow_the_token_file(server: StoreServer, tmp_path: Path) -> None:
     def stats() -> object:
         with asking(server, "rrr") as ask:
             return ask("stats").header["num_requests"]

@@ -235,7 +235,7 @@ def test_tokens_and_certificates_are_replaced_under_load(
         assert not [record for record in caplog.records if "asking again" in record.getMessage()]
 
 
-def test_who_keeps_an_old_token_is_turned_away(timed_parts: dict[int, Path], secrets: Secrets) -> None:
+def test_clients_with_an_old_token_are_refused(timed_parts: dict[int, Path], secrets: Secrets) -> None:
     with serve(timed_parts[1], secrets) as (server,), RemoteStore(server.location, secrets.client()) as store:
         assert len(store.split("paper", "train")) == 60
         secrets.table("t1")
@@ -307,7 +307,7 @@ def test_a_server_whose_own_token_becomes_wrong_ends_no_trainer(
             assert re.search(OWN_REFUSAL.format(what=f"ping {peer.location}", op="ping"), peer.reason)
 
 
-def test_another_authority_is_trusted_once_its_roots_are_there(timed_parts: dict[int, Path], secrets: Secrets) -> None:
+def test_another_authority_is_trusted_once_its_roots_are_added(timed_parts: dict[int, Path], secrets: Secrets) -> None:
     with serve(timed_parts[1], secrets) as (server,):
         RemoteStore(server.location, secrets.client()).close()
         secrets.authority = Authority("another root")

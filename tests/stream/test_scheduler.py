@@ -59,7 +59,7 @@ def waiting_in(scheduler: Scheduler, channel_id: int) -> int:
 
 
 class TestFetching:
-    def test_batches_come_in_order_and_then_the_end(self):
+    def test_batches_are_in_order_up_to_the_end(self):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=5)
             scheduler.begin(1, 0, 3, 0)
@@ -67,13 +67,13 @@ class TestFetching:
             assert fetch(scheduler, 1) is None
             assert fetch(scheduler, 1) is None
 
-    def test_only_those_of_the_share_come_unasked(self):
+    def test_only_batches_of_the_share_are_sent_unrequested(self):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=8, first=1, stride=3)
             scheduler.begin(1, 0, 0, 2)
             assert [fetch(scheduler, 1) for _ in range(3)] == [(0, 4), (0, 7), None]
 
-    def test_any_batch_of_the_epoch_comes_when_asked_for(self):
+    def test_any_batch_of_the_epoch_can_be_requested(self):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=8, first=1, stride=3)
             scheduler.begin(1, 0, 0, 0)
@@ -97,7 +97,7 @@ class TestFetching:
                 assert fetch(scheduler, 1, step) == (0, step)
             assert sorted(made) == [(0, step) for step in range(40)]
 
-    def test_fetching_by_number_does_not_move_what_comes_next(self):
+    def test_fetching_by_number_does_not_move_the_cursor(self):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=3)
             scheduler.begin(1, 0, 0, 0)
@@ -105,7 +105,7 @@ class TestFetching:
             assert fetch(scheduler, 1, 1) == (0, 1)
             assert [fetch(scheduler, 1) for _ in range(3)] == [(0, 1), (0, 2), None]
 
-    def test_many_callers_share_what_comes_next(self):
+    def test_concurrent_callers_share_the_next_batches(self):
         with scheduling(threads=2) as scheduler:
             add(scheduler, 1, num_steps=200, credit=2)
             scheduler.begin(1, 0, 0, 0)
@@ -133,7 +133,7 @@ class TestFetching:
             assert fetch(scheduler, 1) is None
             assert scheduler.is_epoch_done(1, 0)
 
-    def test_a_batch_that_is_not_ready_in_time_is_made_all_the_same(self):
+    def test_a_batch_that_timed_out_is_still_made(self):
         gate = Gate()
         with scheduling() as scheduler:
             add(scheduler, 1, gate, num_steps=2)
@@ -150,13 +150,13 @@ class TestFetching:
                 fetch(scheduler, 1)
 
     @pytest.mark.parametrize("step", [10, 11, 1 << 40])
-    def test_after_the_last_batch_there_is_the_end(self, step):
+    def test_fetching_after_the_last_batch_returns_the_end(self, step):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=10)
             scheduler.begin(1, 0, 0, 0)
             assert fetch(scheduler, 1, step) is None
 
-    def test_there_is_no_such_channel(self):
+    def test_an_unknown_channel_is_refused(self):
         with scheduling(lease_s=7) as scheduler:
             for call in (
                 lambda: scheduler.begin(5, 0, 0, 0),
@@ -171,7 +171,7 @@ class TestFetching:
 
 
 class TestEpochs:
-    def test_one_that_is_no_later_changes_nothing(self):
+    def test_an_iteration_that_is_not_later_is_ignored(self):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=4)
             scheduler.begin(1, 2, 5, 0)
@@ -188,7 +188,7 @@ class TestEpochs:
             scheduler.begin(1, 1, 2, 3)
             assert [fetch(scheduler, 1) for _ in range(2)] == [(2, 3), None]
 
-    def test_a_batch_of_the_epoch_before_is_thrown_away(self):
+    def test_a_batch_of_the_previous_epoch_is_discarded(self):
         """Also if the client does not number its iterations."""
         gates = [Gate(), Gate()]
         with scheduling() as scheduler:
@@ -202,7 +202,7 @@ class TestEpochs:
             gates[1].open()
             assert [fetch(scheduler, 1) for _ in range(5)] == [(1, 0), (1, 1), (1, 2), (1, 3), None]
 
-    def test_who_waits_for_the_epoch_before_is_told(self):
+    def test_waiters_for_the_previous_epoch_get_an_error(self):
         gate = Gate()
         with scheduling() as scheduler:
             channel = add(scheduler, 1, gate, num_steps=4)
@@ -218,7 +218,7 @@ class TestEpochs:
 
     @pytest.mark.parametrize("step", [None, 2])
     @pytest.mark.parametrize("num_steps", [0, 4])
-    def test_an_iteration_that_is_not_under_way(self, step, num_steps):
+    def test_calls_for_another_iteration_are_refused(self, step, num_steps):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=num_steps)
             scheduler.begin(1, 3, 0, 0)
@@ -241,7 +241,7 @@ class TestEpochs:
 
 
 class TestCredit:
-    def test_a_channel_that_nobody_reads_stops_at_its_credit(self):
+    def test_an_unread_channel_stops_at_its_credit(self):
         with scheduling(threads=2) as scheduler:
             add(scheduler, 1, num_steps=100, credit=3)
             scheduler.begin(1, 0, 0, 0)
@@ -250,7 +250,7 @@ class TestCredit:
             assert waiting_in(scheduler, 1) == 3
             assert scheduler.describe(1)[0]["num_made"] == 4
 
-    def test_it_is_not_among_those_that_threads_look_at(self):
+    def test_a_channel_at_its_credit_is_not_runnable(self):
         with scheduling() as scheduler:
             for channel_id in range(50):
                 add(scheduler, channel_id, num_steps=100, credit=1)
@@ -258,7 +258,7 @@ class TestCredit:
             totals = settle(scheduler)
             assert (totals["num_channels"], totals["num_runnable"], totals["num_waiting"]) == (50, 0, 50)
 
-    def test_what_is_asked_for_is_made_beyond_it(self):
+    def test_requested_batches_exceed_the_credit(self):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=100, credit=2)
             scheduler.begin(1, 0, 0, 0)
@@ -270,7 +270,7 @@ class TestCredit:
 class TestSkipping:
     """Batches that a consumer got from other servers are not kept for it."""
 
-    def test_what_waits_below_gives_its_place_up_and_the_share_goes_on_from_there(self):
+    def test_batches_below_lowest_are_dropped_and_the_share_skips_ahead(self):
         made: list[int] = []
         with scheduling() as scheduler:
             add(scheduler, 1, lambda _, step: made.append(step), num_steps=100, stride=2, credit=3)
@@ -282,7 +282,7 @@ class TestSkipping:
             assert sorted(made[3:]) == [38, 40, 42, 44]
             assert scheduler.totals["num_buffered_bytes"] == 3 * MESSAGE_BYTES
 
-    def test_what_waits_from_there_on_is_kept(self):
+    def test_batches_from_lowest_on_are_kept(self):
         made: list[int] = []
         with scheduling() as scheduler:
             add(scheduler, 1, lambda _, step: made.append(step), num_steps=6, credit=6)
@@ -292,7 +292,7 @@ class TestSkipping:
             assert made == [0, 1, 2, 3, 4, 5]
             assert waiting_in(scheduler, 1) == 0
 
-    def test_a_batch_below_comes_all_the_same_where_it_is_asked_for(self):
+    def test_a_requested_batch_below_lowest_is_still_made(self):
         with scheduling() as scheduler:
             add(scheduler, 1, num_steps=20, credit=2)
             scheduler.begin(1, 0, 0, 0)
@@ -301,7 +301,7 @@ class TestSkipping:
             assert fetch(scheduler, 1, 2, lowest=15) == (0, 2)  # a consumer that asks for it does not have it
             assert fetch(scheduler, 1, 10, lowest=10) == (0, 10)
 
-    def test_what_is_made_ahead_is_not_before(self):
+    def test_prefetch_starts_after_lowest(self):
         with scheduling() as scheduler:
             channel = add(scheduler, 1, num_steps=30, first=1, stride=3, credit=2)
             scheduler.begin(1, 0, 0, 0)
@@ -309,7 +309,7 @@ class TestSkipping:
             settle(scheduler)
             assert sorted(channel.done) == [13, 16]
 
-    def test_a_batch_under_way_that_nobody_needs_any_more_holds_no_place_for_long(self):
+    def test_a_batch_in_progress_below_lowest_is_dropped(self):
         gate = Gate()
         with scheduling() as scheduler:
             add(scheduler, 1, lambda epoch, step: step or gate(epoch, step), num_steps=50, credit=1)
@@ -323,7 +323,7 @@ class TestSkipping:
             settle(scheduler)
             assert list(scheduler._channels[1].done) == [22]
 
-    def test_others_may_hoard_in_its_place(self):
+    def test_other_channels_use_the_space_of_dropped_batches(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
             for channel_id in (1, 2):
                 add(scheduler, channel_id, num_steps=9, credit=8)
@@ -335,7 +335,7 @@ class TestSkipping:
 
 
 class TestLookups:
-    def test_a_batch_is_there_or_late_once_however_often_it_is_asked_for(self):
+    def test_repeated_requests_count_one_hit_or_miss(self):
         gate = Gate()
         with scheduling() as scheduler:
             add(scheduler, 1, lambda epoch, step: step < 2 or gate(epoch, step), num_steps=4, credit=4)
@@ -356,7 +356,7 @@ class TestLookups:
 
 
 class TestBufferBytes:
-    def test_channels_stop_hoarding_and_each_may_still_have_one(self):
+    def test_channels_stop_hoarding_and_keep_one_batch_each(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
             for channel_id in (1, 2, 3):
                 add(scheduler, channel_id, num_steps=9, credit=8)
@@ -368,7 +368,7 @@ class TestBufferBytes:
             assert [fetch(scheduler, 2) for _ in range(10)] == [*((0, step) for step in range(9)), None]
             assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2, 3)] == [3, 0, 1]
 
-    def test_those_that_were_about_to_hoard_stop_too(self):
+    def test_channels_about_to_hoard_stop_too(self):
         """A channel that was ready at the last check is no longer so when its turn comes."""
         gate = Gate()
         with scheduling(buffer_bytes=0) as scheduler:
@@ -381,19 +381,19 @@ class TestBufferBytes:
             gate.open()
             assert [waiting_in(scheduler, channel_id) for channel_id in (9, 1, 2, 3)] == [1, 1, 1, 1]
 
-    def test_they_go_on_when_a_channel_goes(self):
+    def test_channels_resume_when_another_is_removed(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
             self.crowd(scheduler)
             scheduler.remove(1)
             assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
 
-    def test_they_go_on_when_an_epoch_ends(self):
+    def test_channels_resume_when_an_epoch_ends(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
             self.crowd(scheduler)
             scheduler.begin(1, 1, 0, 9)
             assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
 
-    def test_they_go_on_when_what_was_forgotten_is_thrown_away(self):
+    def test_channels_resume_when_abandoned_batches_are_discarded(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
             add(scheduler, 1, num_steps=9, first=9)
             scheduler.begin(1, 0, 0, 0)
@@ -427,13 +427,13 @@ class TestBufferBytes:
             unread.close()
             assert fetch(scheduler, 1, MAX_CALLS) == (0, MAX_CALLS)
 
-    def test_they_go_on_when_batches_are_fetched(self):
+    def test_channels_resume_when_batches_are_fetched(self):
         with scheduling(buffer_bytes=2 * MESSAGE_BYTES) as scheduler:
             self.crowd(scheduler)
             assert [fetch(scheduler, 1) for _ in range(10)] == [*((0, step) for step in range(9)), None]
             assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
 
-    def test_what_was_asked_for_and_not_fetched_does_not_pile_up(self):
+    def test_unfetched_requested_batches_are_bounded(self):
         """A client that requests every batch without waiting gets its credit at most, and can ask again."""
         with scheduling(buffer_bytes=4 * MESSAGE_BYTES) as scheduler:
             add(scheduler, 1, num_steps=60, credit=2)
@@ -478,7 +478,7 @@ class Unspeakable(Exception):
 
 class TestFailures:
     @pytest.mark.parametrize("threads", [1, 2])
-    def test_who_asks_hears_of_it_and_the_rest_goes_on(self, threads):
+    def test_the_caller_gets_the_error_and_other_batches_continue(self, threads):
         with scheduling(threads=threads) as scheduler:
             add(scheduler, 1, Failing(1, ZeroDivisionError("by nothing")), num_steps=4)
             add(scheduler, 2, num_steps=4)
@@ -503,7 +503,7 @@ class TestFailures:
                     fetch(scheduler, 1, 2)
             assert fetch(scheduler, 1, 2) == (0, 2)
 
-    def test_errors_of_the_asker_keep_their_class(self):
+    def test_errors_of_the_client_keep_their_class(self):
         with scheduling() as scheduler:
             add(scheduler, 1, Failing(1, SettingsError("no such seeds")), num_steps=4)
             scheduler.begin(1, 0, 0, 0)
@@ -519,7 +519,7 @@ class TestFailures:
                 fetch(scheduler, 1, 2)
             assert fetch(scheduler, 1, 2) == (0, 2)
 
-    def test_a_job_that_cannot_be_made(self):
+    def test_a_job_that_fails_to_start_is_retried(self):
         attempts = []
 
         def new_job() -> FakeJob:
@@ -553,7 +553,7 @@ class TestFailures:
 
 
 class TestRemoving:
-    def test_in_mid_flight_waiters_hear_of_it_at_once(self):
+    def test_removal_wakes_waiters_at_once(self):
         gate = Gate()
         with scheduling() as scheduler:
             channel = add(scheduler, 1, gate)
@@ -567,7 +567,7 @@ class TestRemoving:
                     consumer.result()  # while the batch is still being made
             gate.open()
 
-    def test_batches_under_way_are_thrown_away(self):
+    def test_batches_under_way_are_discarded(self):
         gate = Gate()
         with scheduling() as scheduler:
             channel = add(scheduler, 1, gate)
@@ -592,7 +592,7 @@ class TestRemoving:
             totals = settle(scheduler)
             assert (totals["num_channels"], totals["num_waiting"], totals["num_buffered_bytes"]) == (0, 0, 0)
 
-    def test_twice_is_once(self):
+    def test_removing_is_idempotent(self):
         with scheduling() as scheduler:
             add(scheduler, 1)
             assert scheduler.remove(1) is not None
@@ -601,7 +601,7 @@ class TestRemoving:
 
 
 class TestLeases:
-    def test_a_channel_that_nobody_asks_for_runs_out(self):
+    def test_an_unused_channel_expires(self):
         clock, expired, told = HandClock(), [], threading.Event()
 
         def on_expired(channel: SampledChannel) -> None:
@@ -627,7 +627,7 @@ class TestLeases:
                 fetch(scheduler, 1)
             assert fetch(scheduler, 2) == (0, 1)
 
-    def test_describing_all_is_no_sign_of_life(self):
+    def test_describing_all_channels_does_not_renew_leases(self):
         clock = HandClock()
         with scheduling(clock, lease_s=0.04) as scheduler:
             add(scheduler, 1)
@@ -636,7 +636,7 @@ class TestLeases:
             clock.wait_watched()
             assert scheduler.totals["num_channels"] == 0
 
-    def test_a_channel_that_somebody_waits_at_does_not(self):
+    def test_a_channel_with_a_waiter_does_not_expire(self):
         clock, gate = HandClock(), Gate()
         with scheduling(clock, lease_s=0.04) as scheduler:
             channel = add(scheduler, 1, gate)
@@ -652,7 +652,7 @@ class TestLeases:
 
 
 class TestSlowBatches:
-    def test_each_is_reported_once(self, caplog):
+    def test_each_slow_batch_is_reported_once(self, caplog):
         clock, gate = HandClock(), Gate()
         caplog.set_level(logging.WARNING, "hopstream.stream.scheduler")
         with scheduling(clock, slow_s=0.05) as scheduler:
@@ -673,7 +673,7 @@ class TestSlowBatches:
             assert fetch(scheduler, 1) == (0, 6)
 
     @pytest.mark.parametrize("change", ["destroyed", "next epoch"])
-    def test_one_that_nobody_needs_any_more_is_reported_too(self, caplog, change):
+    def test_slow_batches_no_longer_needed_are_reported_too(self, caplog, change):
         clock, gate = HandClock(), Gate()
         caplog.set_level(logging.WARNING, "hopstream.stream.scheduler")
         with scheduling(clock, slow_s=0.05) as scheduler:
@@ -697,7 +697,7 @@ class TestSlowBatches:
 
 
 class TestListeners:
-    def test_one_that_fails_ends_no_sampling_thread(self, caplog):
+    def test_a_failing_listener_ends_no_sampling_thread(self, caplog):
         def fail(seconds: float) -> None:
             raise ZeroDivisionError(f"after {seconds >= 0}")
 
@@ -708,7 +708,7 @@ class TestListeners:
             assert [fetch(scheduler, 1) for _ in range(4)] == [(0, 0), (0, 1), (0, 2), None]
         assert len(caplog.messages) == 3 and "after True" in caplog.text
 
-    def test_one_that_fails_does_not_end_the_watch(self, caplog):
+    def test_a_failing_listener_does_not_end_the_watch_thread(self, caplog):
         clock, told = HandClock(), []
 
         def fail(channel: SampledChannel) -> None:
@@ -726,7 +726,7 @@ class TestListeners:
 
 
 class TestLimits:
-    def test_there_are_only_so_many_channels(self):
+    def test_the_number_of_channels_is_limited(self):
         with scheduling(max_channels=2) as scheduler:
             add(scheduler, 1)
             add(scheduler, 2)
@@ -735,7 +735,7 @@ class TestLimits:
             scheduler.remove(1)
             add(scheduler, 3)
 
-    def test_what_is_known_of_a_channel(self):
+    def test_describe_lists_facts_of_a_channel(self):
         clock = HandClock()
         with scheduling(clock, lease_s=1e6) as scheduler:
             add(scheduler, 1, num_steps=7, first=1, stride=2, credit=2)
@@ -799,7 +799,7 @@ def add_of(scheduler: Scheduler, channel_id: int, job: type, num_steps: int = 10
 class TestMemory:
     """With --memory-bytes, batches wait for memory and hold up no batch that has it."""
 
-    def test_one_that_waits_for_a_slow_reader_holds_up_no_other_and_is_tried_no_more_than_is_of_use(self):
+    def test_a_batch_waiting_for_memory_blocks_no_other(self):
         memory = Memory()
         with bounded(threads=2, clock=HandClock()) as scheduler:  # time stands still: none is held up for it
             add_of(scheduler, 1, memory.job(1, 6))
@@ -816,7 +816,7 @@ class TestMemory:
             assert call.result() == (0, 7)
             assert len(memory.tried(3)) <= 5
 
-    def test_one_that_found_no_room_waits_without_trying_until_memory_is_freed(self):
+    def test_a_batch_without_room_waits_until_memory_is_freed(self):
         memory = Memory()
         with bounded() as scheduler:
             add_of(scheduler, 1, memory.job(1, 6))
@@ -834,7 +834,7 @@ class TestMemory:
             assert memory.tried(2) == [0, 0]
             assert not waiting.needs_all
 
-    def test_it_is_not_overtaken_for_ever(self):
+    def test_a_large_batch_is_not_starved_by_small_ones(self):
         """Small batches would never leave it all the memory, unless the next ones waited for it."""
         memory = Memory()
         is_over = threading.Event()
@@ -860,7 +860,7 @@ class TestMemory:
                 is_over.set()
             assert all(reader.result() > 0 for reader in readers)
 
-    def test_a_failed_try_is_paid_for(self):
+    def test_a_failed_attempt_is_charged_to_its_channel(self):
         memory = Memory()
         with bounded() as scheduler:
             add_of(scheduler, 1, memory.job(1, 6))
@@ -875,7 +875,7 @@ class TestMemory:
                 assert not scheduler._claims and waiting.asked == {0: None}
                 assert waiting.stats.num_made == 0
 
-    def test_a_batch_that_can_never_fit_is_told_and_others_go_on(self):
+    def test_a_batch_that_never_fits_is_an_error_and_others_continue(self):
         memory = Memory()
         with bounded() as scheduler:
             add_of(scheduler, 1, memory.job(1, 20))
@@ -888,7 +888,7 @@ class TestMemory:
             assert memory.tried(1) == [3, 3, 3]
             assert fetch(scheduler, 2, 0) == (0, 0)
 
-    def test_a_message_that_left_a_moment_ago_is_no_reason_to_give_up(self):
+    def test_a_recently_sent_message_does_not_fail_a_batch(self):
         memory = Memory()
         with bounded() as scheduler:
             held = [memory.pool.take((6 * UNIT,), np.uint8)]  # it is not counted
@@ -898,7 +898,7 @@ class TestMemory:
             held.clear()
             assert call.result() == (0, 0)
 
-    def test_two_that_find_no_room_at_once_are_made_one_after_the_other(self):
+    def test_two_batches_without_room_are_made_in_turn(self):
         memory, both = Memory(), threading.Barrier(2, timeout=DEADLINE_S)
         first = {1, 2}
 
@@ -919,7 +919,7 @@ class TestMemory:
             assert [call.result() for call in calls] == [(0, 0), (0, 0)]
             assert sorted(memory.tries) == [(1, 0), (1, 0), (2, 0), (2, 0)]
 
-    def test_while_one_is_made_alone_no_other_begins(self):
+    def test_no_batch_starts_while_one_is_made_alone(self):
         memory, gate = Memory(), Gate()
         with bounded(threads=2) as scheduler:
             alone = add_of(scheduler, 1, memory.job(1, 1, gate))
@@ -936,7 +936,7 @@ class TestMemory:
             assert [call.result() for call in calls] == [(0, 0), (0, 0)]
             assert not alone.needs_all
 
-    def test_batches_made_ahead_make_way_and_are_made_again(self):
+    def test_prefetched_batches_are_evicted_and_made_again(self):
         memory = Memory()
         with bounded() as scheduler:
             ahead = add_of(scheduler, 1, memory.job(1, 2), num_steps=3, first=0)
@@ -951,7 +951,7 @@ class TestMemory:
             assert [fetch(scheduler, 1, step) for step in range(3)] == [(0, step) for step in range(3)]
             assert big.batch_bytes == 3 * UNIT
 
-    def test_idle_channels_do_not_throw_each_other_out(self):
+    def test_idle_channels_do_not_evict_each_other(self):
         """Two channels, each with more than half of all memory, and no request."""
         memory = Memory()
         with bounded(threads=2) as scheduler:
@@ -962,7 +962,7 @@ class TestMemory:
             assert len(memory.tries) == before <= 3
             assert sorted(fetch(scheduler, n, 0) for n in (2, 1)) == [(0, 0), (0, 0)]
 
-    def test_what_was_asked_for_and_forgotten_makes_way_in_the_end(self):
+    def test_abandoned_requested_batches_are_evicted_eventually(self):
         clock, memory = HandClock(), Memory()
         with bounded(clock=clock) as scheduler:
             forgotten = add_of(scheduler, 1, memory.job(1, 6))
@@ -992,7 +992,7 @@ class TestMemory:
 
 
 class TestClosing:
-    def test_threads_end_waiters_hear_of_it_and_what_was_left_is_told(self):
+    def test_closing_ends_threads_wakes_waiters_and_lists_open_channels(self):
         gate = Gate()
         threads_before = set(threading.enumerate())
         scheduler = Scheduler(SamplingLimits(threads=2))
@@ -1015,7 +1015,7 @@ class TestClosing:
         with pytest.raises(ChannelLost):
             scheduler.begin(1, 1, 0, 0)
 
-    def test_a_batch_that_does_not_end_is_told(self):
+    def test_closing_reports_a_batch_that_does_not_end(self):
         gate = Gate()
         scheduler = Scheduler(SamplingLimits(threads=1))
         add(scheduler, 1, gate)
@@ -1039,7 +1039,7 @@ class Maker:
         return job
 
 
-def test_channels_and_jobs_are_let_go_of():
+def test_channels_and_jobs_are_released():
     """Also by idle threads that last worked for them."""
     makers: list[weakref.ref[Maker]] = []
     jobs: list[weakref.ref[FakeJob]] = []

@@ -159,7 +159,7 @@ def test_a_stream_holds_the_rest_of_the_epoch_and_its_end(server: StoreServer, t
     assert end.header == {"end_of_epoch": True}
 
 
-def test_a_stream_that_broke_is_asked_for_again_from_the_first_batch_that_did_not_come(
+def test_a_broken_stream_resumes_at_the_first_missing_batch(
     served: Served, server: StoreServer, timed_parts: dict[int, Path]
 ) -> None:
     channel_id = begun(server)
@@ -229,9 +229,7 @@ def test_only_the_bytes_of_batches_are_counted_by_the_service(served: Served, se
     assert counted(2) == [("error", False)]
 
 
-def test_a_named_batch_is_made_whatever_the_share_and_however_often(
-    server: StoreServer, timed_parts: dict[int, Path]
-) -> None:
+def test_a_named_batch_is_made_for_any_share_repeatedly(server: StoreServer, timed_parts: dict[int, Path]) -> None:
     channel_id = begun(server, first=1, stride=3)
     wanted = wanted_batches(timed_parts[1])
     for step in (4, 0, 4, 2, 1, 3, 0):
@@ -295,7 +293,7 @@ NUMBERS += [
 
 
 @pytest.mark.parametrize(("op", "name", "value"), NUMBERS)
-def test_no_number_that_a_client_sends_breaks_a_channel_for_good(
+def test_no_number_from_a_client_breaks_a_channel_permanently(
     server: StoreServer, timed_parts: dict[int, Path], op: str, name: str, value: Any
 ) -> None:
     channel_id = begun(server)
@@ -365,7 +363,7 @@ def test_a_backend_is_made_once_per_key(served: Served, server: StoreServer) -> 
         init(server, loader="LinkNeighborLoader")
 
 
-def test_the_last_channel_takes_its_backend_along(served: Served, server: StoreServer) -> None:
+def test_the_last_channel_removes_its_backend(served: Served, server: StoreServer) -> None:
     backend_id = init(server)
     channels = [register(server, backend_id, worker_key=f"rank {rank}") for rank in range(2)]
     for channel_id, num_left in zip(channels, (1, 0), strict=True):
@@ -414,7 +412,7 @@ def test_a_registration_that_fails_leaves_nothing(served: Served, server: StoreS
     assert served.num_channels == 1
 
 
-def test_there_are_as_many_channels_as_there_may_be(served: Served, server: StoreServer) -> None:
+def test_the_number_of_channels_is_limited(served: Served, server: StoreServer) -> None:
     backend_id = init(server)
     channels = [register(server, backend_id, worker_key=f"rank {rank}") for rank in range(3)]
     with pytest.raises(StoreUnavailable, match=r"the server has 3 channels, the maximum \(--max-channels\)"):
@@ -460,7 +458,7 @@ BAD_BACKENDS: dict[str, tuple[dict[str, Any], type[HopstreamError], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_BACKENDS)
-def test_a_backend_that_cannot_be_is_refused(served: Served, server: StoreServer, name: str) -> None:
+def test_an_invalid_backend_is_refused(served: Served, server: StoreServer, name: str) -> None:
     changes, kind, message = BAD_BACKENDS[name]
     header = {"backend_key": "train", "loader": "NeighborLoader", "options": {"num_neighbors": [2]}, **changes}
     with pytest.raises(kind, match=message):
@@ -471,7 +469,7 @@ def test_a_backend_that_cannot_be_is_refused(served: Served, server: StoreServer
 @pytest.mark.parametrize(
     "option", ["source", "collate", "num_threads", "buffer_bytes", "transform", "self", "no_such_option"]
 )
-def test_options_of_a_consumer_are_none_of_a_server(served: Served, server: StoreServer, option: str) -> None:
+def test_consumer_options_are_refused_by_a_server(served: Served, server: StoreServer, option: str) -> None:
     backend_id = init(server, **{option: "x"})
     with pytest.raises(SettingsError):
         register(server, backend_id, config_options={option: "x"})
@@ -505,7 +503,7 @@ BAD_CALLS: dict[str, tuple[str, dict[str, Any], type[HopstreamError]]] = {
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_a_call_that_makes_no_sense_is_refused(server: StoreServer, name: str) -> None:
+def test_an_invalid_call_is_refused(server: StoreServer, name: str) -> None:
     op, header, kind = BAD_CALLS[name]
     with pytest.raises(kind):
         asked_all(server, op, **header)
@@ -564,7 +562,7 @@ def init_request() -> Frame:
 
 
 @pytest.mark.parametrize("failure", [None, ZeroDivisionError("a bug")])
-def test_who_asks_for_a_backend_in_the_making_waits_for_it(
+def test_callers_wait_for_a_backend_under_construction(
     gated: tuple[SamplingService, Gate], failure: BaseException | None
 ) -> None:
     service, gate = gated
@@ -584,7 +582,7 @@ def test_who_asks_for_a_backend_in_the_making_waits_for_it(
     assert len(service._backends) == 1
 
 
-def test_who_waits_for_the_graph_hears_why_it_was_not_opened() -> None:
+def test_waiters_for_the_graph_get_its_opening_error() -> None:
     """The waiters share an attempt, and get its error unchanged, also if it is a timeout."""
     began, go, num_tries = threading.Event(), threading.Event(), 0
 
@@ -610,7 +608,7 @@ def test_who_waits_for_the_graph_hears_why_it_was_not_opened() -> None:
     assert told == {"part 3 gave no answer"} and num_tries < 5
 
 
-def test_backends_that_nobody_registers_at_are_given_up(timed_parts: dict[int, Path]) -> None:
+def test_backends_without_registrations_are_removed(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1], SamplingLimits(threads=1, lease_s=0.05)) as served:
         (server,) = served.servers
         first = init(server, key="abandoned")
@@ -654,7 +652,7 @@ def test_memory_bounds_batches_and_inputs(timed_parts: dict[int, Path]) -> None:
         assert (pool._capacity_bytes, pool._limit_bytes) == (2 * service.BUFFER_BYTES, None)
 
 
-def test_a_batch_for_which_there_is_no_memory_is_told(timed_parts: dict[int, Path]) -> None:
+def test_a_batch_without_enough_memory_is_an_error(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1], SamplingLimits(threads=1, memory_bytes=800_000)) as served:
         served.services[0]._buffers = BufferPool(0, 0)
         channel_id = register(served.servers[0], init(served.servers[0]))
@@ -712,7 +710,7 @@ def test_cycles_leave_nothing(timed_parts: dict[int, Path]) -> None:
     assert after[3] < before[3] + (16 << 20)
 
 
-def test_closing_tells_what_is_left(timed_parts: dict[int, Path]) -> None:
+def test_closing_lists_open_channels(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1]) as served:
         (server,) = served.servers
         channel_id = begun(server, worker="rank 0 at here")

@@ -11,7 +11,7 @@ from hopstream.errors import SettingsError
 from hopstream.stream.settings import SamplingLimits
 
 
-def test_one_thread_per_core_unless_told_otherwise():
+def test_default_is_one_thread_per_core():
     assert SamplingLimits().num_threads == num_processors()
     assert SamplingLimits(threads=3).num_threads == 3
 
@@ -31,7 +31,7 @@ def test_every_field_has_a_help_text_and_a_default_that_is_accepted():
         ("memory_bytes", 0), ("memory_bytes", 32 << 20),
     ],
 )  # fmt: skip
-def test_the_ends_of_what_is_accepted(name, value):
+def test_bounds_are_accepted(name, value):
     assert getattr(SamplingLimits(**{name: value}), name) == value
 
 
@@ -45,12 +45,12 @@ def test_the_ends_of_what_is_accepted(name, value):
         ("memory_bytes", -1), ("memory_bytes", "much"),
     ],
 )  # fmt: skip
-def test_what_is_not_accepted_is_named(name, value):
+def test_error_names_an_invalid_setting(name, value):
     with pytest.raises(SettingsError, match=name):
         SamplingLimits(**{name: value})
 
 
-def test_memory_is_shared_out_among_batches_the_transport_and_inputs():
+def test_memory_is_divided_among_batches_transport_and_inputs():
     for given in (8000, "8 kB"):
         limits = SamplingLimits(memory_bytes=given)
         assert (limits.batch_bytes, limits.transport_bytes, limits.input_bytes) == (5000, 2000, 1000)

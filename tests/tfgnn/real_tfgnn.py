@@ -48,7 +48,7 @@ def names(asked: list[str]) -> list[list[str]]:
 
 
 def sampled(asked: dict[str, Any]) -> dict[str, Any]:
-    """What ``tfgnn_sampler`` writes of a unigraph: names of files, and the values of each record, sorted.
+    """Output of ``tfgnn_sampler`` for a unigraph: file names, and the sorted values of each record.
 
     Args:
         asked: ``files`` of the unigraph by name, the ``spec`` and the ``output``.

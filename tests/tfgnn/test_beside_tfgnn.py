@@ -46,7 +46,7 @@ def test_ops_have_the_names_and_the_order_of_tfgnn(number: int):
     assert ours(ASKED["specs"][number]) == ANSWERED["specs"][number]
 
 
-def test_many_more_specs_are_those_of_tfgnn(tfgnn_python: str, rng):
+def test_random_specs_equal_those_of_tfgnn(tfgnn_python: str, rng):
     asked = programs.programs(int(rng.integers(1 << 30)), 600)
     wanted = answers(tfgnn_python, {"specs": asked})["specs"]
     assert [ours(program) for program in asked] == wanted
@@ -76,7 +76,7 @@ def test_files_have_the_names_of_tfgnn(tmp_path: Path):
             assert sorted(path.name for path in folder.iterdir() if path.suffix != ".pbtxt") == names
 
 
-def test_records_hold_what_those_of_tfgnn_hold(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_records_equal_those_of_tfgnn(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """``#id`` is written for sets that declare it or have nothing else; ops draw uniformly by default."""
     asked, wanted = ASKED["sampled"], ANSWERED["sampled"]
     for name, text in {**asked["files"], "spec.pbtxt": asked["spec"]}.items():

@@ -48,7 +48,7 @@ def batches(draw):
 
 @settings(deadline=None, max_examples=30)
 @given(batch=batches())
-def test_messages_are_those_of_protobuf_and_come_back(batch):
+def test_messages_equal_those_of_protobuf_and_survive_a_round_trip(batch):
     kinds, messages = batch
     columns = {}
     for name, kind in kinds.items():
@@ -76,7 +76,7 @@ def test_many_features_and_no_bytes_at_all():
     assert decode_example(b"") == {}
 
 
-def test_what_no_list_holds_is_refused():
+def test_values_unfit_for_lists_are_refused():
     with pytest.raises(SchemaError, match=r"x is int32; a list holds float32, int64 or strings"):
         encode_examples({"x": ValueLists(np.zeros(1, np.int32), np.array([0, 1]))}, 1)
     with pytest.raises(SchemaError, match=r"x has lists for 1 messages; there are 2"):

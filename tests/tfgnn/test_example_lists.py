@@ -85,7 +85,7 @@ def test_lists_are_those_of_each_message(of):
                 assert got == of[m].get("s", [])
 
 
-def test_messages_that_are_written_otherwise_are_read_too():
+def test_messages_with_another_encoding_are_read_too():
     twice = example(a=[1]) + example(a=[2, 3])  # protobuf merges these; the last value of a key counts
     records = [example(a=[7, 300]), unpacked(b"a", [1, 2, 3]), twice, b"", example(b=[1.5])]
     lists = decode_examples(records, ["a"])["a"]
@@ -130,7 +130,7 @@ def test_many_names_are_found():
         ([example(a=[1]), b"", example(a=[1.0])], "a is a list of int64 in message 0 and of float32 in message 2"),
     ],
 )
-def test_what_is_no_example_is_refused(records, message):
+def test_invalid_examples_are_refused(records, message):
     with pytest.raises(FormatError, match=message):
         decode_examples(records)
 

@@ -89,13 +89,13 @@ def test_each_rule_has_its_error(text, match):
         check_schema(parse_schema(text))
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_errors_are_listed_at_once():
     text = NODES + 'edge_sets { key: "e" value { } }'
     with pytest.raises(SchemaError, match=r"here:\n  edge set 'e' has no source\n  edge set 'e' has no target"):
         check_schema(parse_schema(text), "here")
 
 
-def test_text_that_is_no_schema_is_named_with_its_line(tmp_path):
+def test_error_names_the_line_of_an_invalid_schema(tmp_path):
     path = tmp_path / "g.pbtxt"
     path.write_text("node_sets {\n  kay: 3\n}")
     with pytest.raises(FormatError, match=r"g.pbtxt: not a GraphSchema: 2:3 .*kay"):
@@ -120,7 +120,7 @@ def test_a_folder_holds_one_schema(tmp_path):
         read_schema(tmp_path / "none.pbtxt")
 
 
-def test_the_binary_form_is_read_and_keeps_what_it_does_not_know(tmp_path):
+def test_the_binary_form_keeps_unknown_fields(tmp_path):
     schema = parse_schema(
         NODES + 'edge_sets { key: "e" value { source: "a" target: "a" metadata { cardinality: 3 } } }'
     )
@@ -134,7 +134,7 @@ def test_the_binary_form_is_read_and_keeps_what_it_does_not_know(tmp_path):
         read_schema(tmp_path / "g.pb")
 
 
-def test_our_schema_becomes_theirs_and_comes_back():
+def test_schemas_survive_a_round_trip_through_tfgnn():
     ours = GraphSchema(
         nodes={
             "a": {"x": FeatureSchema(dtype="float32", shape=(3, 2)), "name": FeatureSchema(dtype="string")},
@@ -161,7 +161,7 @@ def test_features_that_no_column_holds_are_named():
         columns_of(nodes.features, "a")
 
 
-def test_what_is_seldom_meant_is_remarked():
+def test_unusual_features_get_remarks():
     words = feature("dtype: DT_INT64 shape { dim { size: 1 } }") + feature("dtype: DT_DOUBLE", "d")
     remarks = list(schema_remarks(parse_schema(f'node_sets {{ key: "a" value {{ {words} }} }}')))
     assert remarks == [
@@ -210,7 +210,7 @@ def test_messages_have_the_numbers_of_tensorflow_gnn():
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the data of others is not part of the project")
-def test_schemas_of_others_are_accepted():
+def test_schemas_from_other_projects_are_accepted():
     paths = [p for p in sorted(DATA.glob("*/*.pbtxt")) if "sampling_spec" not in p.name]
     assert len(paths) == 8
     for path in paths:

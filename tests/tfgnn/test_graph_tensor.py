@@ -62,7 +62,7 @@ def nested(draw, shape):
 
 @settings(deadline=None, max_examples=30)
 @given(shape=dims, data=st.data())
-def test_values_of_any_shape_come_back(shape, data):
+def test_values_of_any_shape_survive_a_round_trip(shape, data):
     """Several graphs of one or two components, with node, edge and context features of one shape."""
     text = "".join(f"dim {{ size: {-1 if size is None else size} }}" for size in shape)
     feature = f'features {{ key: "f" value {{ dtype: DT_INT32 shape {{ {text} }} }} }}'
@@ -133,7 +133,7 @@ ALL_DTYPES = {
 
 
 @pytest.mark.parametrize("name", sorted(ALL_DTYPES))
-def test_every_dtype_comes_back(name):
+def test_every_dtype_survives_a_round_trip(name):
     spec = spec_of(f'context {{ features {{ key: "x" value {{ dtype: {name} shape {{ dim {{ size: 2 }} }} }} }} }}')
     field = spec.context["x"]
     given_values = ALL_DTYPES[name]

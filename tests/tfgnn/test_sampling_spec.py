@@ -119,12 +119,12 @@ def test_the_context_is_not_listed_among_node_sets():
         check_spec(parse_spec(SEED.replace("paper", "topic")), schema)
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_errors_are_listed_at_once():
     with pytest.raises(SchemaError, match=r"f:\n  op 'a': sample_size is 0.*\n  op 'b': unknown edge set 'x'"):
         check_spec(parse_spec(SEED + op(size=0) + op("b", "x")), parse_schema(SCHEMA), "f")
 
 
-def test_files_that_are_no_specs_are_named(tmp_path):
+def test_error_names_an_invalid_spec_file(tmp_path):
     (tmp_path / "s.pbtxt").write_text(SEED + "\nsampling_ops { sample_size: many }")
     with pytest.raises(FormatError, match=r"s.pbtxt: not a SamplingSpec: 2:29"):
         read_spec(tmp_path / "s.pbtxt")
@@ -134,14 +134,14 @@ def test_files_that_are_no_specs_are_named(tmp_path):
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the data of others is not part of the project")
 @pytest.mark.parametrize("name", ["mag", "creditcard"])
-def test_specs_of_others_are_accepted(name):
+def test_specs_from_other_projects_are_accepted(name):
     spec = read_spec(DATA / name / "sampling_spec.pbtxt")
     check_spec(spec, read_schema(DATA / name / "graph_schema.pbtxt"))
     assert len(spec.sampling_ops) == {"mag": 5, "creditcard": 1}[name]
 
 
 @pytest.mark.parametrize(("weight", "wanted"), [("", RANDOM_UNIFORM), ("#weight", TOP_K), ("weight", TOP_K)])
-def test_an_op_that_names_no_strategy_draws_by_weight_where_there_is_one(weight, wanted):
+def test_an_op_without_strategy_draws_by_weight_if_present(weight, wanted):
     feature = f'features {{ key: "{weight}" value {{ dtype: DT_FLOAT }} }}' if weight else ""
     text = SCHEMA.replace('key: "writes" value { ', f'key: "writes" value {{ {feature} ')
     spec, schema = parse_spec(SEED + op().replace("strategy: RANDOM_UNIFORM", "")), parse_schema(text)

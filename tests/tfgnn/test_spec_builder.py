@@ -34,7 +34,7 @@ def test_a_line_of_steps():
     check_spec(spec, schema)
 
 
-def test_steps_that_part_and_join():
+def test_steps_that_branch_and_join():
     start = SamplingSpecBuilder(parse_schema(WEIGHTED), RANDOM_UNIFORM).seed("author", "me").sample(10, "writes")
     cited = start.sample(5, "cites", TOP_K)
     others = start.sample(3, "written").sample(2, "writes", op_name="theirs")
@@ -114,14 +114,14 @@ def test_wrong_steps_are_refused():
 
 
 @pytest.mark.parametrize("size", [2**40, 2.5, "3", True, [], [3, 0], None])
-def test_sizes_that_are_none_are_refused(size):
+def test_invalid_sizes_are_refused(size):
     seed = SamplingSpecBuilder(parse_schema(SCHEMA)).seed("paper")
     with pytest.raises(SettingsError, match=r"sample_size is .*; give"):
         seed.sample(size, "cites")
     assert not seed.build().sampling_ops
 
 
-def test_what_is_no_strategy_schema_step_or_new_name_is_refused():
+def test_invalid_strategies_schemas_steps_and_names_are_refused():
     schema = parse_schema(SCHEMA)
     with pytest.raises(SettingsError, match=r"strategy is 99; known: TOP_K \(0\), RANDOM_UNIFORM \(1\)"):
         SamplingSpecBuilder(schema).seed("paper").sample(1, "cites", 99)
@@ -139,7 +139,7 @@ def test_what_is_no_strategy_schema_step_or_new_name_is_refused():
         seed.sample(1, "cites", op_name="start")
 
 
-def test_what_is_built_can_be_written_and_read():
+def test_built_specs_survive_a_round_trip():
     from hopstream.tfgnn.graph_schema import message_text
 
     spec = SamplingSpecBuilder(parse_schema(SCHEMA)).seed("paper").sample(8, "cites").build()

@@ -76,7 +76,7 @@ def example(**lists):
 
 
 @pytest.mark.parametrize("block", [2, 10])
-def test_what_is_missing_and_what_is_no_number(block):
+def test_missing_values_and_nans_are_counted(block):
     records = [
         example(**{"p/nodes/a.b.#size": [2], "p/nodes/a.b.x": [1.0, math.nan]}),
         example(**{"p/nodes/a.b.#size": [1], "p/context/c": [5]}),

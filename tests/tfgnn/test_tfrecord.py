@@ -46,7 +46,7 @@ def test_the_layout_is_that_of_tensorflow(tmp_path):
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
-def test_records_come_back(tmp_path, is_compressed):
+def test_records_survive_a_round_trip(tmp_path, is_compressed):
     path = write(tmp_path / "x", is_compressed=is_compressed)
     assert list(read_records(path)) == RECORDS
     again = write(tmp_path / "y", is_compressed=is_compressed)
@@ -77,7 +77,7 @@ def test_blocks_of_examples_are_bounded_by_records_and_bytes(tmp_path, monkeypat
     ]  # fmt: skip
 
 
-def test_what_lies_before_damage_is_handed_out_first(tmp_path):
+def test_records_before_damage_are_delivered(tmp_path):
     path = write(tmp_path / "a")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"?")
@@ -106,7 +106,7 @@ def test_framed_records_are_the_same_bytes(tmp_path, monkeypatch, small_bytes):
 
 
 @pytest.mark.parametrize("large_bytes", [0, 3])
-def test_every_cut_and_every_flipped_byte_is_found(tmp_path, monkeypatch, large_bytes):
+def test_every_truncation_and_every_flipped_byte_is_found(tmp_path, monkeypatch, large_bytes):
     monkeypatch.setattr(tfrecord, "LARGE_BYTES", large_bytes)
     raw = write(tmp_path / "x", [b"one", b"", b"three"]).read_bytes()
     ends = [0, 19, 35, len(raw)]
@@ -183,7 +183,7 @@ def test_names_of_shards(tmp_path):
 
 
 @pytest.mark.parametrize("tail", ["1000000", "-1", "y", "", "1 "])
-def test_what_is_almost_a_number_of_files_is_refused(tail):
+def test_malformed_shard_counts_are_refused(tail):
     with pytest.raises(SettingsError, match=rf"out/s6@{tail} ends in @{tail}; write @ and a number of files"):
         sharded_name(f"out/s6@{tail}")
 
@@ -198,7 +198,7 @@ def test_what_is_almost_a_number_of_files_is_refused(tail):
         ("o/x@0", "o/x@0 names 0 files; use 1 to"),
     ],
 )  # fmt: skip
-def test_a_pattern_that_names_no_number_of_files_is_no_name_of_an_output(name, message):
+def test_an_output_name_needs_a_number_of_files(name, message):
     with pytest.raises(SettingsError, match=re.escape(message)):
         output_name(name)
 

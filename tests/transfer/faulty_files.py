@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from hopstream.transfer import places
+from hopstream.places import place as places
 
 
 @dataclass

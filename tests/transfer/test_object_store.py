@@ -12,13 +12,13 @@ from pyarrow import fs
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChecksumError, FormatError
+from hopstream.places.place import Place
 from hopstream.transfer import delivery
 from hopstream.transfer.place import place
-from hopstream.transfer.places import Place
 from hopstream.transfer.pull import pull
 from tests.dataset.graphs import tree_of
+from tests.places.test_place import PlaceContract
 from tests.transfer.conftest import files_of, without_beside
-from tests.transfer.test_places import PlaceContract
 
 pytestmark = pytest.mark.slow
 BUCKET = "graphs"
@@ -50,14 +50,14 @@ class TestObjectStore(PlaceContract):
     def place(self, store: Callable[[str], str], request: pytest.FixtureRequest) -> Place:
         return Place(store(request.node.name))
 
-    def test_what_is_written_is_there(self, place: Place):
+    def test_written_files_are_present(self, place: Place):
         """Written files are complete, also if they are larger than one request."""
-        super().test_what_is_written_is_there(place)
+        super().test_written_files_are_present(place)
         data = bytes(range(256)) * 100_000
         place.write("large.npy", lambda: [data[:10_000_001], data[10_000_001:]], len(data))
         assert b"".join(place.blocks("large.npy")) == data
 
-    def test_no_object_is_seen_before_it_is_whole(self, place: Place):
+    def test_objects_are_visible_only_when_complete(self, place: Place):
         seen = []
 
         def watched() -> Iterator[bytes]:
@@ -70,7 +70,7 @@ class TestObjectStore(PlaceContract):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_parts_go_to_the_store_and_back(mag: Path, written, tmp_path: Path, store, num_workers: int):
+def test_parts_survive_a_round_trip_through_the_store(mag: Path, written, tmp_path: Path, store, num_workers: int):
     roots = [store(f"there-{num_workers}/m{k}") for k in range(2)]
     place(mag, roots, num_workers=num_workers)
     assert without_beside(tree_of(mag)) == written
@@ -86,7 +86,7 @@ def test_parts_go_to_the_store_and_back(mag: Path, written, tmp_path: Path, stor
     open_dataset(tmp_path / "0").verify([2])
 
 
-def test_moved_parts_go_on_where_they_were(mag: Path, written, tmp_path: Path, store, monkeypatch):
+def test_an_interrupted_move_resumes(mag: Path, written, tmp_path: Path, store, monkeypatch):
     monkeypatch.setattr(delivery, "GROUP_FILES", 3)
     roots = [store("moved/m0"), str(tmp_path / "m1")]
 
@@ -105,7 +105,7 @@ def test_moved_parts_go_on_where_they_were(mag: Path, written, tmp_path: Path, s
     assert not list(mag.glob("part-*"))
 
 
-def test_what_is_damaged_in_the_store_does_not_travel(mag: Path, tmp_path: Path, store):
+def test_damaged_objects_are_not_pulled(mag: Path, tmp_path: Path, store):
     root = store("damaged")
     place(mag, [root], num_workers=0)
     name = "part-00001/node/paper/key.npy"
@@ -121,7 +121,7 @@ def test_what_is_damaged_in_the_store_does_not_travel(mag: Path, tmp_path: Path,
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def test_what_the_store_refuses_names_the_root(mag: Path, store):
+def test_store_errors_name_the_root(mag: Path, store):
     uri = store("x").replace(f"//{BUCKET}/", "//AKIA:hidden@nowhere/")
     for num_workers in (0, 1):
         with pytest.raises(OSError, match=r"^s3://nowhere/x/part-00000/.*NO_SUCH_BUCKET") as caught:

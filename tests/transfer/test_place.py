@@ -17,8 +17,9 @@ import hopstream
 from hopstream.dataset.layout import open_dataset
 from hopstream.engine.atomic_folder import locked
 from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
+from hopstream.places import place as places
 from hopstream.store.local import LocalStore
-from hopstream.transfer import delivery, places
+from hopstream.transfer import delivery
 from hopstream.transfer.place import is_being_placed, place
 from tests.dataset.graphs import tree_of
 from tests.killing import kill_again_and_again, left_beside
@@ -40,7 +41,7 @@ def check_roots(written: dict[str, bytes], *roots: tuple[Path, tuple[int, ...]])
     assert len({(root / "roots.json").read_bytes() for root, _ in roots}) == 1
 
 
-def test_parts_go_to_roots_in_turn(mag: Path, written, tmp_path: Path):
+def test_parts_are_assigned_to_roots_in_turn(mag: Path, written, tmp_path: Path):
     told: list[tuple[str, int, int]] = []
     found = hopstream.dataset.place(
         mag, [tmp_path / "a", f"file://{tmp_path}/b"], num_workers=0, progress=lambda *args: told.append(args)
@@ -65,7 +66,9 @@ def test_parts_go_to_roots_in_turn(mag: Path, written, tmp_path: Path):
 @pytest.mark.parametrize(
     "engine", ["local", pytest.param("ray", marks=pytest.mark.soak), pytest.param("beam", marks=pytest.mark.soak)]
 )
-def test_every_engine_copies_the_same(mag: Path, written, tmp_path: Path, request: pytest.FixtureRequest, engine: str):
+def test_every_engine_gives_the_same_copies(
+    mag: Path, written, tmp_path: Path, request: pytest.FixtureRequest, engine: str
+):
     if engine == "ray":
         request.getfixturevalue("ray_cluster")
     place(mag, [tmp_path / "a", tmp_path / "b"], engine=engine, num_workers=2, move=True)
@@ -79,7 +82,7 @@ def test_each_root_may_have_its_own_parts_and_parts_several_roots(mag: Path, wri
         open_dataset(mag).open_part(3)
 
 
-def test_what_is_there_is_not_copied_again(mag: Path, written, tmp_path: Path):
+def test_present_files_are_not_copied_again(mag: Path, written, tmp_path: Path):
     faults = Faults()
     with mounted(tmp_path / "far", faults) as uri:
         place(mag, [uri], num_workers=0)
@@ -103,9 +106,7 @@ def test_moved_parts_leave_the_folder(mag: Path, written, tmp_path: Path):
 
 
 @pytest.mark.parametrize("roots", [["a"], {"a": [0, 1, 2, 3], "b": [2]}])
-def test_what_leaves_is_not_taken_for_whole_elsewhere_by_its_size(
-    mag: Path, written, tmp_path: Path, monkeypatch, roots
-):
+def test_moved_files_are_verified_by_checksum_not_by_size(mag: Path, written, tmp_path: Path, monkeypatch, roots):
     monkeypatch.chdir(tmp_path)
     place(mag, roots, num_workers=0)
     path = tmp_path / "a/part-00002/node/paper/key.npy"
@@ -124,7 +125,8 @@ def test_the_folder_itself_may_be_a_root(mag: Path, written, tmp_path: Path):
 
 PROGRAM = """
 import os, signal, sys
-from hopstream.transfer import delivery, place, places
+from hopstream.places import place as places
+from hopstream.transfer import delivery, place
 delivery.GROUP_FILES = 3
 real, left = places.Place._write, [int(sys.argv[1])]
 
@@ -142,7 +144,7 @@ place.place(sys.argv[2], sys.argv[3:5], move=sys.argv[5] == "move", num_workers=
 
 
 @pytest.mark.parametrize("how", ["copy", "move"])
-def test_a_killed_process_goes_on(mag: Path, written, tmp_path: Path, how: str):
+def test_a_killed_placement_resumes(mag: Path, written, tmp_path: Path, how: str):
     roots = (tmp_path / "a", tmp_path / "b")
     for limit in (10, 15):
         words = [sys.executable, "-c", PROGRAM, str(limit), str(mag), *map(str, roots), how]
@@ -201,7 +203,7 @@ def watched(real, names):
 @pytest.mark.parametrize(
     ("number", "message"), [(errno.ENOSPC, "No space left on device"), (errno.EACCES, "Permission denied")]
 )
-def test_what_the_system_refuses_names_the_root_and_leaves_nothing_that_looks_complete(
+def test_system_errors_name_the_root_and_leave_no_complete_dataset(
     mag: Path, written, tmp_path: Path, number: int, message: str
 ):
     faults = Faults(fail_at=lambda path: OSError(number, os.strerror(number)) if "part-00003" in path else None)
@@ -221,7 +223,7 @@ def test_what_the_system_refuses_names_the_root_and_leaves_nothing_that_looks_co
 
 
 @pytest.mark.parametrize("can_rename", [True, False])
-def test_bytes_that_are_lost_are_told(mag: Path, tmp_path: Path, can_rename: bool):
+def test_lost_bytes_are_reported(mag: Path, tmp_path: Path, can_rename: bool):
     faults = Faults(can_rename=can_rename, is_short=lambda path: "part-00001" in path and "indices" in path)
     with mounted(tmp_path / "far", faults) as uri:
         with pytest.raises(OSError, match=r"^faulty://host/mag/part-00001/.*/indices\.npy: .* bytes were written"):
@@ -233,7 +235,7 @@ def test_bytes_that_are_lost_are_told(mag: Path, tmp_path: Path, can_rename: boo
     open_dataset(tmp_path / "far/mag", verify=True)
 
 
-def test_a_damaged_file_does_not_travel(mag: Path, tmp_path: Path):
+def test_a_damaged_file_is_not_copied(mag: Path, tmp_path: Path):
     path = mag / "part-00002/node/paper/key.npy"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -254,7 +256,7 @@ def test_a_folder_without_all_parts_is_refused_before_anything_is_written(mag: P
     assert not (mag / "roots.json").exists()
 
 
-def test_another_dataset_is_replaced_only_when_that_is_asked_for(mag: Path, written, tmp_path: Path):
+def test_another_dataset_is_replaced_only_with_overwrite(mag: Path, written, tmp_path: Path):
     other_dataset(tmp_path / "a")
     before = tree_of(tmp_path / "a")
     with pytest.raises(SettingsError, match=rf"{tmp_path}/a holds another dataset; give overwrite=True or another"):
@@ -265,7 +267,7 @@ def test_another_dataset_is_replaced_only_when_that_is_asked_for(mag: Path, writ
     check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
 
 
-def test_what_an_ended_work_left_is_removed(mag: Path, written, tmp_path: Path):
+def test_leftovers_of_an_interrupted_placement_are_removed(mag: Path, written, tmp_path: Path):
     """Parts without a manifest are no dataset; they may be of another one."""
     other_dataset(tmp_path / "a")
     (tmp_path / "a/manifest.json").unlink()
@@ -290,7 +292,7 @@ def test_a_disk_without_room_is_refused(mag: Path, tmp_path: Path, monkeypatch):
     place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0, move=True)  # takes a file's room on the same disk
 
 
-def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
+def test_concurrent_placements_of_one_dataset_are_refused(mag: Path, tmp_path: Path):
     seen = []
 
     def second(stage: str, done: int, total: int) -> None:
@@ -305,7 +307,7 @@ def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
     assert not (mag / "roots.json").exists()
 
 
-def test_a_root_beside_which_nothing_can_be_made_is_locked_itself(mag: Path, written, tmp_path: Path):
+def test_a_root_in_an_unwritable_folder_is_locked_itself(mag: Path, written, tmp_path: Path):
     """Like a mount point; here the name of its work folder would be too long."""
     root, seen = tmp_path / "far" / ("x" * 252), []
     other_dataset(tmp_path / "other")
@@ -326,7 +328,7 @@ def test_a_root_beside_which_nothing_can_be_made_is_locked_itself(mag: Path, wri
     check_roots(written, (root, (0, 1, 2, 3)))
 
 
-def test_what_another_verb_has_not_finished_at_a_root_stays(mag: Path, written, tmp_path: Path):
+def test_unfinished_work_of_other_verbs_at_a_root_is_kept(mag: Path, written, tmp_path: Path):
     work = write_tree(tmp_path / ".a.work", {"job.json": b"{}", "done/x.json": b"{}"})
     before = tree_of(work)
     place(mag, [tmp_path / "a"], num_workers=0)
@@ -358,7 +360,7 @@ def test_a_root_that_is_a_file_is_refused(mag: Path, tmp_path: Path):
         (["nope://x/y"], "nope://x/y cannot be opened"),
     ],
 )
-def test_roots_that_make_no_sense_are_refused(mag: Path, tmp_path: Path, monkeypatch, roots, message):
+def test_invalid_roots_are_refused(mag: Path, tmp_path: Path, monkeypatch, roots, message):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here" if roots == [".."] else tmp_path)
     with pytest.raises(SettingsError, match=message):
@@ -366,7 +368,7 @@ def test_roots_that_make_no_sense_are_refused(mag: Path, tmp_path: Path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "mag"]
 
 
-def test_machines_may_be_told_later(mag: Path, written, tmp_path: Path):
+def test_machines_may_be_given_later(mag: Path, written, tmp_path: Path):
     place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0, move=True)
     before = (mag / "roots.json").read_bytes()
     (tmp_path / "hosts").write_text("127.0.0.1 7001\n127.0.0.1 7002\n")
@@ -376,7 +378,7 @@ def test_machines_may_be_told_later(mag: Path, written, tmp_path: Path):
     assert (len(clusters), (mag / "roots.json").read_bytes()) == (1, before)
 
 
-def test_servers_that_run_in_a_place_are_left_alone(mag: Path, tmp_path: Path):
+def test_places_with_cluster_files_of_running_servers_are_refused(mag: Path, tmp_path: Path):
     (tmp_path / "hosts").write_text("127.0.0.1 7001\n")
     (mag / "cluster.json").write_text("{}")
     for target in ([], [tmp_path / "a"]):
@@ -395,13 +397,13 @@ def test_move_needs_roots(mag: Path):
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
-def test_a_root_that_may_not_be_written_is_named(mag: Path, tmp_path: Path):
+def test_error_names_an_unwritable_root(mag: Path, tmp_path: Path):
     (tmp_path / "a").mkdir(mode=0o555)
     with pytest.raises(PermissionError, match=f"{tmp_path}/a/part-00000"):
         place(mag, [tmp_path / "a"], num_workers=0)
 
 
-def test_halos_come_along_and_old_ones_go(mag: Path, tmp_path: Path):
+def test_halos_are_copied_and_old_ones_removed(mag: Path, tmp_path: Path):
     roots = [tmp_path / "a", tmp_path / "b"]
     place(mag, roots, num_workers=0)
     for hops in (1, 2):
@@ -412,7 +414,7 @@ def test_halos_come_along_and_old_ones_go(mag: Path, tmp_path: Path):
     check_roots(without_beside(tree_of(mag)), (tmp_path / "c", (0, 2)))
 
 
-def test_nobody_else_changes_what_is_placed_or_pulled(mag: Path, tmp_path: Path):
+def test_placing_and_pulling_lock_datasets(mag: Path, tmp_path: Path):
     place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
     for folder in (mag, tmp_path / "a"):
         with locked(folder), pytest.raises(StateError, match="by another process"):
@@ -437,7 +439,7 @@ def test_a_halo_of_other_rows_under_the_same_names_is_copied(mag: Path, tmp_path
     assert copies[0].keys() == copies[1].keys() and copies[0] != copies[1]
 
 
-def test_parts_that_are_there_get_the_halo_of_those_that_come(mag: Path, tmp_path: Path):
+def test_present_parts_get_the_halo_of_added_parts(mag: Path, tmp_path: Path):
     hopstream.dataset.add_halo(mag, hops=1)
     hopstream.dataset.pull(mag, tmp_path / "a", parts=[0], num_workers=0)
     hopstream.dataset.add_halo(mag, hops=2)
@@ -475,7 +477,7 @@ def test_a_root_of_several_is_not_placed_as_if_it_were_all(mag: Path, tmp_path: 
     assert not (tmp_path / "c").exists()
 
 
-def test_what_is_moved_is_on_the_disk_before_it_is_removed(mag: Path, tmp_path: Path, monkeypatch):
+def test_moved_files_are_synced_before_removal(mag: Path, tmp_path: Path, monkeypatch):
     """First a file's bytes before its rename, then each folder up to one that existed before."""
     events: list[tuple[str, str]] = []
     real_fsync, real_move, real_remove = os.fsync, places.Place._move, places.Place.remove

@@ -50,14 +50,14 @@ def test_a_root_has_its_own_parts(mag: Path, written, tmp_path: Path):
         pull(tmp_path / "b", tmp_path / "b", num_workers=0)
 
 
-def test_servers_that_run_at_the_source_are_not_taken_for_those_of_the_copy(mag: Path, written, tmp_path: Path):
+def test_cluster_files_of_the_source_are_not_copied(mag: Path, written, tmp_path: Path):
     (mag / "cluster.json").write_text("{}")
     for parts in ([0], [1]):
         pull(mag, tmp_path / "out", parts=parts, num_workers=0)
     assert tree_of(tmp_path / "out") == files_of(written, (0, 1))
 
 
-def test_a_damaged_file_does_not_travel_and_the_next_call_goes_on(mag: Path, written, tmp_path: Path):
+def test_a_damaged_file_is_not_copied_and_the_next_call_resumes(mag: Path, written, tmp_path: Path):
     path = mag / "part-00003/node/paper/key.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -70,7 +70,7 @@ def test_a_damaged_file_does_not_travel_and_the_next_call_goes_on(mag: Path, wri
     assert not list(tmp_path.glob(".*"))
 
 
-def test_another_dataset_is_replaced_only_when_that_is_asked_for(mag: Path, written, tmp_path: Path):
+def test_another_dataset_is_replaced_only_with_overwrite(mag: Path, written, tmp_path: Path):
     other_dataset(tmp_path / "out")
     with pytest.raises(SettingsError, match="out holds another dataset"):
         pull(mag, tmp_path / "out", parts=[1], num_workers=0)
@@ -78,7 +78,7 @@ def test_another_dataset_is_replaced_only_when_that_is_asked_for(mag: Path, writ
     assert tree_of(tmp_path / "out") == files_of(written, (1,))
 
 
-def test_what_is_no_dataset_is_named(mag: Path, tmp_path: Path):
+def test_error_names_a_source_without_dataset(mag: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FormatError, match=rf"{tmp_path}/empty/manifest\.json is missing; {tmp_path}/empty is not"):
         pull(tmp_path / "empty", tmp_path / "out", num_workers=0)

@@ -37,7 +37,7 @@ def test_uris_with_parts(tmp_path: Path):
         (b"\xff\xfe", "cannot be read"),
     ],
 )
-def test_what_is_no_list_is_refused(tmp_path: Path, text: str | bytes, message: str):
+def test_invalid_lists_are_refused(tmp_path: Path, text: str | bytes, message: str):
     path = tmp_path / "roots.txt"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(FormatError, match=message):

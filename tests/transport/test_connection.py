@@ -108,7 +108,7 @@ def test_more_requests_than_links_share_them(served: Served) -> None:
     connection.close()
 
 
-def test_a_server_that_comes_back_is_found_again() -> None:
+def test_a_restarted_server_is_found_again() -> None:
     listener = Listener(Location.parse("tcp://127.0.0.1:0"), Desk().answer)
     connection = to(listener.location)
     connection.ask(ECHO, 10, "echo")
@@ -122,7 +122,7 @@ def test_a_server_that_comes_back_is_found_again() -> None:
     assert again.close(5)
 
 
-def test_a_server_that_says_goodbye_is_waited_for_until_it_is_back() -> None:
+def test_a_server_that_says_goodbye_is_waited_for() -> None:
     listener = Listener(Location.parse("tcp://127.0.0.1:0"), Desk().answer)
     connection = to(listener.location)
     connection.ask(ECHO, 10, "echo")
@@ -148,7 +148,7 @@ def test_a_server_that_says_goodbye_for_good_is_not_waited_for() -> None:
     connection.close()
 
 
-def test_a_server_that_is_leaving_when_it_is_first_asked_is_waited_for_where_the_client_is_patient() -> None:
+def test_patient_clients_wait_for_a_server_that_is_leaving() -> None:
     with Stub() as stub, ThreadPoolExecutor(1) as pool:
         for is_patient in (False, True):
             connection = to(stub.where)
@@ -176,7 +176,7 @@ def within(seconds: float, started: float) -> bool:
     return time.monotonic() - started < seconds
 
 
-def test_a_server_that_says_no_welcome_is_told_at_the_deadline(authority: Authority) -> None:
+def test_a_server_without_welcome_times_out(authority: Authority) -> None:
     with Stub() as stub:
         tls = Location(stub.where.host, stub.where.port, has_tls=True)
         for connection in (to(stub.where), Connection(tls, ClientSecurity(roots=authority.root))):
@@ -188,7 +188,7 @@ def test_a_server_that_says_no_welcome_is_told_at_the_deadline(authority: Author
             connection.close()
 
 
-def test_an_answer_that_does_not_come_is_told_at_the_deadline(served: Served) -> None:
+def test_a_missing_answer_times_out(served: Served) -> None:
     connection = connection_of(served)
     connection.ask(ECHO, 10, "echo")
     started = time.monotonic()
@@ -201,7 +201,7 @@ def test_an_answer_that_does_not_come_is_told_at_the_deadline(served: Served) ->
     connection.close()
 
 
-def test_a_request_that_is_not_taken_is_told_at_the_deadline() -> None:
+def test_a_request_that_is_not_read_times_out() -> None:
     with Stub() as stub, ThreadPoolExecutor(1) as pool:
         connection = to(stub.where)
         asking = pool.submit(connection.ask, Frame({}, [np.zeros(4_000_000)]), 0.4, "much")
@@ -212,7 +212,7 @@ def test_a_request_that_is_not_taken_is_told_at_the_deadline() -> None:
         connection.close()
 
 
-def test_a_busy_server_is_told_at_the_deadline_or_at_once(authority: Authority) -> None:
+def test_a_busy_server_is_an_error_at_the_deadline_or_immediately(authority: Authority) -> None:
     with serve(max_connections=1) as served, served.connect():
         connection = to(served.listener.location)
         for is_patient, least_s in ((True, 0.15), (False, 0.0)):
@@ -223,7 +223,7 @@ def test_a_busy_server_is_told_at_the_deadline_or_at_once(authority: Authority) 
         connection.close()
 
 
-def test_a_request_to_a_server_that_hangs_is_begun_at_once_and_one_that_answers_needs_nobody_to_wait() -> None:
+def test_starting_a_request_does_not_wait_for_a_hanging_server() -> None:
     with Stub() as stub, serve() as served:
         started = time.monotonic()
         connections = [to(stub.where), to(served.listener.location)]
@@ -239,7 +239,7 @@ def test_a_request_to_a_server_that_hangs_is_begun_at_once_and_one_that_answers_
             connection.close()
 
 
-def test_a_request_over_a_new_link_that_nobody_asks_for_is_given_up() -> None:
+def test_an_unread_request_over_a_new_link_is_cancelled() -> None:
     with serve() as served:
         connection = to(served.listener.location)
         gc.disable()
@@ -253,7 +253,7 @@ def test_a_request_over_a_new_link_that_nobody_asks_for_is_given_up() -> None:
         connection.close()
 
 
-def test_a_name_that_is_looked_up_for_long_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_name_lookup_respects_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     may_find = threading.Event()
 
     def look_up(*_: object, **__: object) -> list[object]:
@@ -282,7 +282,7 @@ def test_a_name_that_is_looked_up_for_long_holds_nobody_up(monkeypatch: pytest.M
     wait_until(lambda: not connection._opening, "the threads have left")
 
 
-def test_every_address_of_a_host_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_address_of_a_host_gets_a_share_of_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as served, ExitStack() as stack:
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(3):  # its queue is full
@@ -308,7 +308,7 @@ def test_every_address_of_a_host_has_its_share_of_the_time(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("what", ["hello", "tls", "answer", "busy"])
-def test_closing_wakes_who_waits(authority: Authority, what: str) -> None:
+def test_closing_wakes_waiters(authority: Authority, what: str) -> None:
     with Stub() as stub, ThreadPoolExecutor(1) as pool:
         tls = Location(stub.where.host, stub.where.port, has_tls=True)
         where = tls if what == "tls" else stub.where
@@ -328,7 +328,7 @@ def test_closing_wakes_who_waits(authority: Authority, what: str) -> None:
             assert within(1.0, started)
 
 
-def test_a_closed_connection_refuses_requests_and_frees_what_nobody_asked_for(served: Served) -> None:
+def test_a_closed_connection_refuses_requests_and_frees_unread_answers(served: Served) -> None:
     connection = connection_of(served)
     under_way = [connection.start(HOLD, 60, "hold", Frames()) for _ in range(3)]
     started = time.monotonic()
@@ -343,7 +343,7 @@ def test_a_closed_connection_refuses_requests_and_frees_what_nobody_asked_for(se
     wait_until(lambda: served.listener.num_connections == 0, "the server is left")
 
 
-def test_an_answer_that_nobody_asks_for_is_given_up(served: Served) -> None:
+def test_an_unread_answer_is_cancelled(served: Served) -> None:
     connection = connection_of(served)
     connection.ping(10)
     connection.start(HOLD, 60, "hold", Frames())
@@ -354,7 +354,7 @@ def test_an_answer_that_nobody_asks_for_is_given_up(served: Served) -> None:
     connection.close()
 
 
-def test_an_answer_is_given_up_while_the_lock_is_held() -> None:
+def test_an_answer_is_cancelled_while_the_lock_is_held() -> None:
     """As if the garbage collector ran in a thread that holds the lock."""
     with serve() as served:
         connection = to(served.listener.location)
@@ -377,7 +377,7 @@ def test_an_answer_is_given_up_while_the_lock_is_held() -> None:
         connection.close()
 
 
-def test_a_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_in_a_fork_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as served:
         connection = to(served.listener.location)
         connection.ask(ECHO, 10, "echo")
@@ -391,10 +391,10 @@ def test_a_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         connection.close()
 
 
-# What is wrong, and what to do.
+# Errors and their remedies.
 
 
-def test_a_server_without_tls_and_one_with_it_are_told(authority: Authority) -> None:
+def test_tls_mismatches_are_errors_with_a_remedy(authority: Authority) -> None:
     with serve() as plain, serve("tls-epoll", authority=authority) as secure:
         for served, scheme, remedy in ((plain, "tls", "write tcp://"), (secure, "tcp", "write tls://")):
             kept = Location.parse(served.location)
@@ -406,7 +406,7 @@ def test_a_server_without_tls_and_one_with_it_are_told(authority: Authority) -> 
             connection.close()
 
 
-def test_a_certificate_of_others_is_told(authority: Authority) -> None:
+def test_an_untrusted_certificate_is_an_error(authority: Authority) -> None:
     with serve("tls-epoll", authority=authority) as served:
         security = ClientSecurity(roots=Authority("their root").root)
         connection = Connection(served.listener.location, security)
@@ -415,7 +415,7 @@ def test_a_certificate_of_others_is_told(authority: Authority) -> None:
         connection.close()
 
 
-def test_a_wrong_token_is_told(served: Served) -> None:
+def test_a_wrong_token_is_an_error(served: Served) -> None:
     assert served.security is not None
     security = ClientSecurity(token="wrong", roots=served.security.roots)
     connection = Connection(served.listener.location, security)
@@ -424,7 +424,7 @@ def test_a_wrong_token_is_told(served: Served) -> None:
     connection.close()
 
 
-def test_a_request_that_is_too_large_is_told_once() -> None:
+def test_a_request_that_is_too_large_is_refused_once() -> None:
     with serve(max_request_bytes=1000) as served:
         connection = to(served.listener.location)
         with pytest.raises(SettingsError, match="max-request-bytes"):
@@ -449,7 +449,7 @@ WELCOMES: list[tuple[bytes, type[HopstreamError], str]] = [
 
 @pytest.mark.parametrize(("said", "error", "message"), WELCOMES)
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_other_welcomes_are_told(said: bytes, error: type[HopstreamError], message: str, is_reset: bool) -> None:
+def test_other_welcomes_are_errors(said: bytes, error: type[HopstreamError], message: str, is_reset: bool) -> None:
     with Stub() as stub, ThreadPoolExecutor(1) as pool:
         connection = to(stub.where)
         asking = pool.submit(connection.ask, ECHO, 10, "echo")
@@ -463,7 +463,7 @@ def test_other_welcomes_are_told(said: bytes, error: type[HopstreamError], messa
         connection.close()
 
 
-def test_an_answer_of_several_frames_or_none_is_not_one(served: Served) -> None:
+def test_answers_without_exactly_one_frame_are_refused(served: Served) -> None:
     connection = connection_of(served)
     with pytest.raises(FormatError, match="gave an empty answer to ask; it must be one frame"):
         connection.ask(Frame({"op": "nothing"}), 10, "ask")

@@ -304,7 +304,7 @@ def test_ten_thousand_strangers(server: ServerProcess, near: LocalStore, kind: s
     assert most < state.files + 128 + 64 + 20  # max_strangers, those accepted at once, and the new clients
 
 
-def test_a_hello_that_is_there_is_heard_before_its_connection_makes_room(tmp_path: Path) -> None:
+def test_a_received_hello_is_read_before_its_connection_is_dropped(tmp_path: Path) -> None:
     """Connections that come at once, beyond the limit of strangers, are let in if they said hello."""
     security, limits = ServerSecurity(token=TOKEN), TransportLimits(max_strangers=2)
     where = Location.parse(f"unix://{tmp_path}/socket")
@@ -547,7 +547,7 @@ NUM_STREAMS = 10_000
 
 
 @pytest.mark.slow
-def test_nothing_of_a_stranger_is_parsed(
+def test_data_of_unauthenticated_clients_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without the right token the server reads no prefix and no header."""

@@ -31,7 +31,7 @@ def test_a_delay_begins_after_the_free_misdeeds_and_doubles_up_to_a_bound() -> N
     assert misdeeds.delay_s("elsewhere") == 0.0
 
 
-def test_misdeeds_are_forgiven_one_by_one_and_however_many_soon(clock: SimpleNamespace) -> None:
+def test_misdeeds_are_forgiven_one_by_one_within_a_bounded_time(clock: SimpleNamespace) -> None:
     misdeeds = Misdeeds(100, 10.0)
     misdeeds.add("here", 102)
     assert misdeeds.delay_s("here") == 2 * DELAY_S
@@ -55,7 +55,7 @@ def test_a_steady_few_are_never_delayed(clock: SimpleNamespace) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_as_many_addresses_are_remembered_as_may_be() -> None:
+def test_the_number_of_remembered_addresses_is_limited() -> None:
     misdeeds = Misdeeds(1, 60.0)
     misdeeds.add("first", 3)
     for number in range(MAX_ADDRESSES - 1):

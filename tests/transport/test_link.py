@@ -83,7 +83,7 @@ def soon(seconds: float = 10.0) -> float:
     return time.monotonic() + seconds
 
 
-def test_answers_that_come_in_another_order_reach_whom_they_are_for() -> None:
+def test_answers_out_of_order_reach_their_requests() -> None:
     with linked() as (link, server), ThreadPoolExecutor(8) as pool:
         sinks = [Kept() for _ in range(8)]
         answers = [link.start(Frame({"n": n}), sink, soon()) for n, sink in enumerate(sinks)]
@@ -112,7 +112,7 @@ def test_a_ping_is_answered() -> None:
             link.ping(soon(0.05))
 
 
-def test_a_frame_that_cannot_be_taken_fails_its_answer_and_cancels_the_rest() -> None:
+def test_an_invalid_frame_fails_its_answer_and_cancels_the_rest() -> None:
     with linked() as (link, server):
         answer, other = link.start(Frame({}), Refusing(), soon()), link.start(Frame({}), sink := Kept(), soon())
         server.next(), server.next()
@@ -128,7 +128,7 @@ def test_a_frame_that_cannot_be_taken_fails_its_answer_and_cancels_the_rest() ->
 @pytest.mark.parametrize(
     "data", [bytes(32), message_bytes(REQUEST, 1, LAST), message_bytes(CANCEL, 1), b"\x02\0\0\0" + b"\xff" * 28]
 )
-def test_nonsense_ends_the_link(data: bytes) -> None:
+def test_invalid_data_ends_the_link(data: bytes) -> None:
     with linked() as (link, server):
         answer = link.start(Frame({}), Kept(), soon())
         server.send(data)
@@ -139,7 +139,7 @@ def test_nonsense_ends_the_link(data: bytes) -> None:
             link.start(Frame({}), Kept(), soon())
 
 
-def test_a_goodbye_lets_answers_come_and_no_more_be_asked() -> None:
+def test_after_a_goodbye_answers_arrive_and_requests_are_refused() -> None:
     with linked() as (link, server):
         answer = link.start(Frame({}), Kept(), soon())
         server.send(message_bytes(GOODBYE, 0) + message_bytes(ANSWER, answer.number, LAST))
@@ -147,7 +147,7 @@ def test_a_goodbye_lets_answers_come_and_no_more_be_asked() -> None:
         assert link.is_leaving and not link.is_usable
 
 
-def test_an_idle_link_is_told_that_its_server_has_left() -> None:
+def test_an_idle_link_notices_that_its_server_left() -> None:
     for leave in (lambda server: server.send(message_bytes(GOODBYE, 0)), lambda server: server.close()):
         with linked() as (link, server):
             assert link.is_fresh(time.monotonic())
@@ -155,7 +155,7 @@ def test_an_idle_link_is_told_that_its_server_has_left() -> None:
             wait_until(lambda link=link: not link.is_fresh(time.monotonic() + 1), "it is told")
 
 
-def test_an_answer_that_is_complete_stays_so_where_the_link_is_lost_with_it() -> None:
+def test_a_complete_answer_survives_a_lost_link() -> None:
     with linked() as (link, server):
         answer = link.start(Frame({}), sink := Kept(), soon())
         server.send(message_bytes(ANSWER, answer.number, LAST) + message_bytes(PONG, 99)[:20])
@@ -164,7 +164,7 @@ def test_an_answer_that_is_complete_stays_so_where_the_link_is_lost_with_it() ->
         assert answer.error is None and len(sink.frames) == 1
 
 
-def test_a_lost_link_fails_all_that_is_under_way() -> None:
+def test_a_lost_link_fails_all_open_requests() -> None:
     with linked() as (link, server), ThreadPoolExecutor(3) as pool:
         answers = [link.start(Frame({}), Kept(), soon()) for _ in range(3)]
         waiting = [pool.submit(link.wait, answer, soon()) for answer in answers]
@@ -173,7 +173,7 @@ def test_a_lost_link_fails_all_that_is_under_way() -> None:
         assert all(isinstance(answer.error, LinkLost) for answer in answers)
 
 
-def test_closing_wakes_who_waits() -> None:
+def test_closing_wakes_waiters() -> None:
     with linked() as (link, _), ThreadPoolExecutor(3) as pool:
         answers = [link.start(Frame({}), Kept(), soon(60)) for _ in range(3)]
         waiting = [pool.submit(link.wait, answer, soon(60)) for answer in answers]
@@ -191,7 +191,7 @@ def begin_frame(server: Peer, answer: Answer, size: int) -> bytes:
     return data[len(data) // 2 :]
 
 
-def test_an_answer_that_is_given_up_amid_a_frame_ends_a_link_that_nobody_else_uses() -> None:
+def test_cancelling_mid_frame_ends_an_otherwise_unused_link() -> None:
     out = np.full(200_000, 7, np.uint8)
     with linked() as (link, server):
         answer = link.start(Frame({}), Kept(out), soon())
@@ -208,7 +208,7 @@ def test_an_answer_that_is_given_up_amid_a_frame_ends_a_link_that_nobody_else_us
 
 
 @pytest.mark.parametrize("size", [5_000, 200_000])
-def test_an_answer_that_is_given_up_amid_a_frame_is_not_written_any_more_and_leaves_the_link_to_others(
+def test_cancelling_mid_frame_stops_writing_and_keeps_a_shared_link(
     size: int,
 ) -> None:
     out = np.full(size, 7, np.uint8)
@@ -243,7 +243,7 @@ class Slow(Kept):
         self._out[:] = 7
 
 
-def test_giving_an_answer_up_waits_for_who_is_taking_it() -> None:
+def test_cancelling_waits_for_the_thread_that_takes_the_answer() -> None:
     out = np.zeros(8, np.uint8)
     with linked() as (link, server), ThreadPoolExecutor(1) as pool:
         other = link.start(Frame({}), Kept(), soon())
@@ -259,7 +259,7 @@ def test_giving_an_answer_up_waits_for_who_is_taking_it() -> None:
         assert np.all(out == 1)
 
 
-def test_an_answer_that_is_given_up_while_it_is_taken_by_the_same_thread_is_not_waited_for() -> None:
+def test_cancelling_in_the_taking_thread_does_not_wait() -> None:
     """As if the garbage collector ran in a sink."""
     with linked() as (link, server):
         sink = Kept()
@@ -271,7 +271,7 @@ def test_an_answer_that_is_given_up_while_it_is_taken_by_the_same_thread_is_not_
         assert time.monotonic() - started < 2
 
 
-def test_an_answer_that_is_given_up_between_frames_leaves_the_link_to_others() -> None:
+def test_cancelling_between_frames_keeps_the_link() -> None:
     with linked() as (link, server):
         answer, other = (link.start(Frame({}), Kept(), soon()) for _ in range(2))
         server.next(), server.next()
@@ -283,7 +283,7 @@ def test_an_answer_that_is_given_up_between_frames_leaves_the_link_to_others() -
         assert link.wait(other, soon()) and other.error is None and link.is_usable
 
 
-def test_who_waits_to_send_keeps_its_deadline() -> None:
+def test_waiting_to_send_respects_the_deadline() -> None:
     large = Frame({}, [np.zeros(4_000_000)])
     with linked() as (link, _), ThreadPoolExecutor(1) as pool:
         sending = pool.submit(link.start, large, Kept(), soon(1.0))

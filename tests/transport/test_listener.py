@@ -85,7 +85,7 @@ def test_requests_are_answered(served: Served) -> None:
         assert numbers == [(n, n) for n in range(5)]
 
 
-def test_a_handler_with_a_bug_ends_its_answer_and_nothing_else(served: Served) -> None:
+def test_an_error_in_a_handler_ends_only_its_answer(served: Served) -> None:
     with served.connect() as peer:
         assert error_of(peer.ask(Frame({"op": "fail"})))[0] == "RemoteError"
         assert len(peer.ask(ECHO)) == 1
@@ -162,7 +162,7 @@ def test_closing_says_goodbye_and_lets_requests_under_way_be_answered(served: Se
         assert peer.is_closed_within(2)
 
 
-def test_closing_gives_up_what_takes_too_long_and_frees_everything_when_it_ends() -> None:
+def test_closing_abandons_slow_calls_and_frees_them_when_they_end() -> None:
     before = descriptors()
     may_end = threading.Event()
 
@@ -198,7 +198,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stranger_that_says_nothing_is_cut(serve_as: Serve, way: str) -> None:
+def test_a_silent_stranger_is_disconnected(serve_as: Serve, way: str) -> None:
     with serve_as(way, hello_s=0.2) as served:
         context, served.context = served.context, None
         started = time.monotonic()
@@ -212,7 +212,7 @@ def test_a_stranger_that_says_nothing_is_cut(serve_as: Serve, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_too_many_strangers_end_the_oldest_and_honest_clients_get_in(serve_as: Serve, way: str) -> None:
+def test_too_many_strangers_drop_the_oldest_and_admit_honest_clients(serve_as: Serve, way: str) -> None:
     with serve_as(way, max_strangers=3) as served:
         context, served.context = served.context, None
         strangers = [served.connect(says_hello=False) for _ in range(5)]
@@ -228,7 +228,7 @@ def test_too_many_strangers_end_the_oldest_and_honest_clients_get_in(serve_as: S
 @pytest.mark.parametrize(
     "first", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"H", MAGIC[:3] + b"X", bytes(400)],
 )  # fmt: skip
-def test_what_is_no_hello_is_not_answered(serve_as: Serve, first: bytes) -> None:
+def test_an_invalid_hello_is_not_answered(serve_as: Serve, first: bytes) -> None:
     with serve_as(hello_s=0.3) as served:
         for _ in range(20 if len(first) > 4 else 1):
             with served.connect(says_hello=False) as peer:
@@ -236,7 +236,7 @@ def test_what_is_no_hello_is_not_answered(serve_as: Serve, first: bytes) -> None
                 assert peer.is_closed_within(2)
 
 
-def test_a_hello_that_comes_byte_by_byte(served: Served) -> None:
+def test_a_hello_that_arrives_byte_by_byte(served: Served) -> None:
     with served.connect(says_hello=False) as peer:
         hello = encode_hello("anything")
         for at in range(len(hello)):
@@ -252,7 +252,7 @@ def test_a_hello_and_a_request_that_come_together(served: Served) -> None:
         assert {peer.next()[0].number, peer.next()[0].number} == {1, 2}
 
 
-def test_another_version_is_told(served: Served) -> None:
+def test_another_version_is_refused_with_a_message(served: Served) -> None:
     with served.connect(says_hello=False) as peer:
         peer.send(HELLO.pack(MAGIC, 3, 5, 0) + b"other")
         status, text = peer.read_welcome()
@@ -262,7 +262,7 @@ def test_another_version_is_told(served: Served) -> None:
 
 
 @pytest.mark.parametrize("way", ["tcp-epoll", "tcp-selector", "unix-epoll", "tls-epoll"])
-def test_nothing_of_a_stranger_with_a_wrong_token_is_parsed(
+def test_data_after_a_wrong_token_is_not_parsed(
     serve_as: Serve, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     parsed: list[object] = []
@@ -284,7 +284,7 @@ def test_nothing_of_a_stranger_with_a_wrong_token_is_parsed(
 
 
 @pytest.mark.parametrize("way", ["tcp-epoll", "tcp-selector", "tls-epoll"])
-def test_wrong_tokens_are_told_later_and_later(serve_as: Serve, way: str) -> None:
+def test_wrong_tokens_are_answered_with_growing_delay(serve_as: Serve, way: str) -> None:
     with serve_as(way, token="secret") as served:
         took = []
         for _ in range(4):
@@ -316,7 +316,9 @@ def test_very_many_wrong_tokens_are_refused_like_the_first(serve_as: Serve, capl
 
 
 @pytest.mark.parametrize("way", ["tcp-epoll", "tcp-selector", "unix-epoll", "tls-epoll"])
-def test_who_abandons_many_calls_is_let_in_late(serve_as: Serve, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_abandon_many_calls_are_admitted_late(
+    serve_as: Serve, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Answered or cancelled calls do not count, and existing connections see no delay."""
     monkeypatch.setattr(listener_module, "FREE_ABANDONED", 4)
     with serve_as(way, token="secret") as served, served.connect("secret") as old:
@@ -360,7 +362,7 @@ def test_who_abandons_many_calls_is_let_in_late(serve_as: Serve, way: str, monke
         assert 0.25 <= entering.result() < 2.0
 
 
-def test_a_token_that_is_removed_while_its_client_waits_is_refused(serve_as: Serve) -> None:
+def test_a_token_removed_while_its_client_waits_is_refused(serve_as: Serve) -> None:
     with serve_as(token="secret") as served:
         served.listener._abandoned.add("127.0.0.1", listener_module.FREE_ABANDONED + 2)
         with served.connect(says_hello=False) as peer:
@@ -374,7 +376,7 @@ def test_a_token_that_is_removed_while_its_client_waits_is_refused(serve_as: Ser
 # Limits.
 
 
-def test_connections_beyond_the_limit_are_told_and_a_place_that_is_left_is_given_on(serve_as: Serve) -> None:
+def test_connections_beyond_the_limit_are_refused_until_one_closes(serve_as: Serve) -> None:
     with serve_as(max_connections=2) as served, served.connect() as one:
         two = served.connect()
         with served.connect(says_hello=False) as peer:
@@ -387,7 +389,7 @@ def test_connections_beyond_the_limit_are_told_and_a_place_that_is_left_is_given
             assert len(peer.ask(ECHO)) == len(one.ask(ECHO)) == 1
 
 
-def test_requests_beyond_the_limit_are_told_and_the_connection_goes_on(served: Served) -> None:
+def test_requests_beyond_the_limit_are_refused_on_a_kept_connection(served: Served) -> None:
     served.listener._limits = TransportLimits(max_calls=2)
     with served.connect() as peer, served.connect() as other:
         first = [peer.start(HOLD), peer.start(HOLD)]
@@ -401,7 +403,7 @@ def test_requests_beyond_the_limit_are_told_and_the_connection_goes_on(served: S
         assert served.listener.num_refused_calls == 1
 
 
-def test_a_server_whose_system_gives_no_thread_is_busy_until_another_is_free(
+def test_a_server_without_new_threads_is_busy_until_one_is_free(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = ("ServerBusy", "the server cannot start a thread for the call")
@@ -423,7 +425,7 @@ def test_a_server_whose_system_gives_no_thread_is_busy_until_another_is_free(
         wait_until(lambda: "error" not in other.ask(ECHO)[0].header, "the thread that was busy is free")
 
 
-def test_a_request_that_is_too_large_is_told_and_the_connection_goes_on(serve_as: Serve) -> None:
+def test_oversized_requests_are_refused_on_a_kept_connection(serve_as: Serve) -> None:
     with serve_as(max_request_bytes=1000) as served, served.connect() as peer:
         kind, text = error_of(peer.ask(Frame({"op": "echo"}, [np.zeros(1 << 20)])))
         assert kind == "SettingsError"
@@ -431,7 +433,7 @@ def test_a_request_that_is_too_large_is_told_and_the_connection_goes_on(serve_as
         assert len(peer.ask(ECHO)) == 1
 
 
-def test_bytes_beyond_the_limit_are_told_and_the_connection_goes_on(serve_as: Serve) -> None:
+def test_bytes_beyond_the_limit_are_refused_on_a_kept_connection(serve_as: Serve) -> None:
     limit = 2 * listener_module.CALL_BYTES + 4000
     with serve_as(max_bytes=limit) as served, served.connect() as peer, served.connect() as other:
         peer.start(HOLD)
@@ -451,7 +453,7 @@ def test_a_request_number_that_is_under_way_ends_the_connection(served: Served) 
         wait_until(lambda: served.desk.num_ended == 1, "the answer has ended", 1)
 
 
-def test_requests_that_come_with_nonsense_behind_them_take_nothing_for_good(served: Served) -> None:
+def test_requests_followed_by_invalid_data_release_their_memory(served: Served) -> None:
     for _ in range(5):
         with served.connect() as peer:
             peer.send(message_bytes(REQUEST, 1, HOLD) + message_bytes(REQUEST, 2, ECHO) + bytes(32))
@@ -464,7 +466,7 @@ def test_requests_that_come_with_nonsense_behind_them_take_nothing_for_good(serv
 # Slow clients, and clients that leave.
 
 
-def test_a_slow_sender_holds_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_sender_does_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     message = message_bytes(REQUEST, 1, Frame({"op": "echo"}, [np.zeros(1_000_000)]))
     with served.connect() as slow, served.connect() as other:
         slow.send(message[:5000])
@@ -480,7 +482,7 @@ def test_a_slow_sender_holds_up_nobody(served: Served, monkeypatch: pytest.Monke
         assert len(other.ask(ECHO)) == 1
 
 
-def test_slow_readers_hold_nothing_but_one_frame_each(served: Served) -> None:
+def test_slow_readers_hold_one_frame_each(served: Served) -> None:
     slow = [served.connect() for _ in range(3)]
     numbers = [one.start(Frame({"op": "count", "num": 25})) for one in slow]
     wait_until(lambda: is_steady(lambda: served.desk.num_frames), "answers wait")
@@ -504,13 +506,13 @@ def test_a_reader_that_is_slower_than_its_deadline_loses_the_connection(served: 
                 peer.next()
 
 
-def test_a_client_that_does_not_read_what_it_is_told_loses_the_connection(serve_as: Serve) -> None:
+def test_a_client_that_does_not_read_answers_is_disconnected(serve_as: Serve) -> None:
     with serve_as("unix-epoll") as served, served.connect() as peer, pytest.raises(ConnectionError):
         for _ in range(10):
             peer.send(message_bytes(PING, 1) * 1000)
 
 
-def test_calls_of_clients_that_have_gone_are_over_within_a_second(served: Served) -> None:
+def test_calls_of_lost_clients_end_within_a_second(served: Served) -> None:
     with served.connect() as peer:
         peer.ask(ECHO)
         before, num_threads = descriptors(), threading.active_count()
@@ -528,7 +530,7 @@ def test_calls_of_clients_that_have_gone_are_over_within_a_second(served: Served
     assert time.monotonic() - started < 4
 
 
-def test_a_connection_of_which_the_client_has_closed_one_half_is_ended(served: Served) -> None:
+def test_a_connection_half_closed_by_the_client_is_closed(served: Served) -> None:
     if served.context is not None:
         return
     with served.connect() as peer:
@@ -562,7 +564,9 @@ def test_a_connection_that_ends_while_it_is_read_keeps_its_descriptor_until_then
 
 
 @pytest.mark.parametrize("way", ["tcp-epoll", "tcp-selector", "tls-epoll"])
-def test_mutated_streams_hurt_nobody(serve_as: Serve, way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_mutated_streams_do_not_disturb_other_clients(
+    serve_as: Serve, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rng = random.Random(31)
     good = message_bytes(REQUEST, 1, Frame({"op": "echo"}, [np.arange(40)])) + message_bytes(PING, 2)
     good += message_bytes(REQUEST, 3, Frame({"op": "count", "num": 1})) + message_bytes(CANCEL, 3)
@@ -580,7 +584,7 @@ def test_mutated_streams_hurt_nobody(serve_as: Serve, way: str, caplog: pytest.L
     assert [record for record in caplog.records if record.levelname == "ERROR" and "thread" in record.message] == []
 
 
-def test_who_is_told_that_a_call_is_over_is_told_once(serve_as: Serve) -> None:
+def test_callbacks_for_the_end_of_a_call_run_once(serve_as: Serve) -> None:
     told: list[str] = []
 
     def answer(call: listener_module.Call) -> Iterator[Frame]:
@@ -612,7 +616,7 @@ def test_addresses_that_cannot_be_listened_at(tmp_path: Path, serve_as: Serve) -
         TransportLimits(max_calls=0)
 
 
-def test_a_request_is_over_when_its_time_is(serve_as: Serve) -> None:
+def test_a_request_ends_at_its_deadline(serve_as: Serve) -> None:
     with serve_as() as served, served.connect() as peer:
         peer.start(HOLD, timeout_ms=100)
         wait_until(lambda: served.desk.num_ended == 1, "the answer has ended", 2)
@@ -634,7 +638,7 @@ def a_peer_that_does_not_read(served: Served, num_calls: int, timeout_ms: int = 
     return peer, numbers
 
 
-def test_answers_that_wait_end_one_after_another_and_no_thread_with_them() -> None:
+def test_waiting_answers_end_in_turn_without_ending_threads() -> None:
     with serve() as served:
         peer = served.connect()
         for number in range(4):
@@ -656,7 +660,7 @@ def test_one_of_several_answers_that_wait_is_cancelled() -> None:
             assert sorted(known.parked) == [numbers[0], numbers[2]]
 
 
-def test_what_was_made_for_cancelled_answers_stays_in_the_account_until_it_is_read() -> None:
+def test_frames_of_cancelled_answers_stay_accounted_until_read() -> None:
     with serve() as served:
         peer, numbers = a_peer_that_does_not_read(served, 1)
         with peer:
@@ -670,7 +674,7 @@ def test_what_was_made_for_cancelled_answers_stays_in_the_account_until_it_is_re
             wait_until(lambda: served.listener.account.taken == 0, "all is given back")
 
 
-def test_an_answer_whose_time_ends_while_it_is_made_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_past_its_deadline_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(self: Desk, call: Call) -> Iterator[Frame]:
         time.sleep(0.6)
         yield Frame({}, [np.zeros(50_000_000, np.uint8)])
@@ -682,7 +686,7 @@ def test_an_answer_whose_time_ends_while_it_is_made_does_not_wait(monkeypatch: p
         wait_until(lambda: served.listener.num_calls == 0, "it is given up", 3)
 
 
-def test_who_does_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_readers_are_dropped_for_other_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "IDLE_READER_S", 0.2)
     with serve() as served:
         served.listener._limits = TransportLimits(max_calls=3)
@@ -717,7 +721,7 @@ def test_a_request_with_a_large_header_is_refused() -> None:
         assert peer.is_closed_within(5)
 
 
-def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_other_than_a_socket_is_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StoreUnavailable, match="the path exists and is not a socket; choose another path"):
         Listener(Location.parse(f"unix://{tmp_path}/file"), Desk().answer)

@@ -89,7 +89,7 @@ def test_large_arrays_are_not_copied() -> None:
 
 @settings(max_examples=40)
 @given(HEADERS, ARRAYS, st.booleans())
-def test_a_frame_comes_back_whole(header: dict[str, object], arrays: list[np.ndarray], is_last: bool) -> None:
+def test_a_frame_survives_a_round_trip(header: dict[str, object], arrays: list[np.ndarray], is_last: bool) -> None:
     prefix, frame = read_message(message_bytes(ANSWER, 5, Frame(header, arrays, is_last)))
     assert (prefix.kind, prefix.number, frame.is_last) == (ANSWER, 5, is_last)
     assert frame.header == header
@@ -109,7 +109,7 @@ def test_a_frame_comes_back_whole(header: dict[str, object], arrays: list[np.nda
         PREFIX.pack(REQUEST, 0, 0, (16 << 20) + 1, 1, 0, 0, 0),
     ],
 )
-def test_what_is_no_prefix_is_refused(data: bytes) -> None:
+def test_invalid_prefixes_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"a message (begins with|declares a header of)"):
         read_prefix(memoryview(data))
 
@@ -145,12 +145,12 @@ def header_of(value: object) -> bytes:
         ({"arrays": [["uint8", [1]]]}, 1, "has 1 bytes of arrays; its header describes 8"),
     ],
 )  # fmt: skip
-def test_what_is_no_header_is_refused(header: object, body_bytes: int, message: str) -> None:
+def test_invalid_headers_are_refused(header: object, body_bytes: int, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_header(header_of(header), body_bytes)
 
 
-def test_arrays_that_no_memory_can_hold_are_refused() -> None:
+def test_arrays_larger_than_memory_are_refused() -> None:
     _, specs = read_header(header_of({"arrays": [["int64", [0, 1 << 61, 1 << 61]]]}), 0)
     with pytest.raises(FormatError, match="too large"):
         empty_arrays(specs)

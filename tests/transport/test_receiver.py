@@ -92,12 +92,12 @@ def test_messages_that_are_cut_at_any_byte() -> None:
         assert not receiver.has_buffered
 
 
-def test_messages_that_come_byte_by_byte() -> None:
+def test_messages_that_arrive_byte_by_byte() -> None:
     receiver = receiver_of(*(STREAM[i : i + 1] for i in range(len(STREAM))))
     assert [(prefix.number, frame) for prefix, frame in shown(read_all(receiver, len(STREAM)))] == WANTED  # type: ignore[misc]
 
 
-def test_several_messages_of_one_read_are_told_to_be_there() -> None:
+def test_has_buffered_reports_further_messages_of_one_read() -> None:
     receiver = receiver_of(STREAM)
     for number in (1, 2, 3, 4):
         message = receiver.next()
@@ -106,7 +106,7 @@ def test_several_messages_of_one_read_are_told_to_be_there() -> None:
     assert receiver.next() is None
 
 
-def test_large_arrays_and_headers_are_read_to_where_they_are_needed(rng: np.random.Generator) -> None:
+def test_large_arrays_and_headers_are_read_in_place(rng: np.random.Generator) -> None:
     sizes = [INPUT_BYTES - 1, INPUT_BYTES, 5 * INPUT_BYTES + 3, 1, 0]
     arrays = [rng.integers(0, 256, size).astype(np.uint8) for size in sizes]
     header = {"text": "x" * (3 * INPUT_BYTES)}
@@ -123,7 +123,7 @@ def test_large_arrays_and_headers_are_read_to_where_they_are_needed(rng: np.rand
 
 
 @pytest.mark.parametrize("is_told_of_header", [False, True])
-def test_messages_that_are_not_wanted_are_thrown_away(is_told_of_header: bool) -> None:
+def test_unwanted_messages_are_discarded(is_told_of_header: bool) -> None:
     stream = message_bytes(REQUEST, 1, Frame({"a": 1}, [np.zeros(9 * INPUT_BYTES, np.uint8)])) + STREAM
 
     def takes(prefix: Prefix) -> bool:
@@ -138,7 +138,7 @@ def test_messages_that_are_not_wanted_are_thrown_away(is_told_of_header: bool) -
     assert [(prefix.number, frame) for prefix, frame in messages[1:]] == WANTED  # type: ignore[misc]
 
 
-def test_the_end_of_a_stream_is_told() -> None:
+def test_the_end_of_a_stream_is_reported() -> None:
     for length in (len(STREAM), len(STREAM) - 1):
         receiver = receiver_of(STREAM[:length], has_end=True)
         read_all(receiver, 2)
@@ -159,7 +159,7 @@ def test_nothing_can_be_read_after_an_error() -> None:
     assert receiver.next() is None
 
 
-def test_mutated_bytes_raise_nothing_else_and_are_given_no_more_memory_than_they_claim() -> None:
+def test_mutated_bytes_raise_known_errors_and_take_bounded_memory() -> None:
     rng = random.Random(20)
     limit = 1 << 20
 
@@ -191,7 +191,7 @@ def test_mutated_bytes_raise_nothing_else_and_are_given_no_more_memory_than_they
 
 @pytest.mark.parametrize("size", [100, 3_000, 5 * INPUT_BYTES])
 @pytest.mark.parametrize("piece", [64, 1_000, 10 * INPUT_BYTES])
-def test_a_message_that_is_not_wanted_any_more_leaves_its_arrays_alone(size: int, piece: int) -> None:
+def test_arrays_of_a_cancelled_message_are_not_written(size: int, piece: int) -> None:
     arrays = [np.full(size, 1, np.uint8), np.full(size, 2, np.uint8)]
     data = message_bytes(ANSWER, 1, Frame({}, arrays)) + message_bytes(ANSWER, 2, Frame({"b": 2}, [arrays[0]]))
     pieces = [data[i : i + piece] for i in range(0, len(data), piece)]

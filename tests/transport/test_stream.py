@@ -66,7 +66,7 @@ def ends(authority: Authority) -> Iterator[tuple[TlsStream, ssl.SSLObject, ssl.M
 
 @pytest.mark.parametrize("num_bytes", [70_000, 120_000, 400_000])
 @pytest.mark.parametrize("cut", [5, 1_000, 20_000, 40_000, 65_000])
-def test_a_reader_wakes_whatever_part_of_a_record_was_read_before(
+def test_a_reader_wakes_after_any_partial_record(
     ends: tuple[TlsStream, ssl.SSLObject, ssl.MemoryBIO, socket.socket], num_bytes: int, cut: int
 ) -> None:
     stream, tls, outgoing, far = ends

@@ -52,9 +52,7 @@ def test_one_token_alone_has_all_rights(tmp_path: Path) -> None:
     ("text", "wanted"),
     [(TABLE, "aaa"), ("a read x\nb read y\n", "x"), ("a admin x\nb admin y\n", "x"), ("#a admin z\nb read y", "y")],
 )
-def test_a_client_takes_the_first_token_with_admin_rights_or_else_the_first(
-    tmp_path: Path, text: str, wanted: str
-) -> None:
+def test_a_client_prefers_the_first_token_with_admin_rights(tmp_path: Path, text: str, wanted: str) -> None:
     path = write(tmp_path / "t", text)
     assert read_token(path) == wanted == ClientSecurity(token_file=path).current_token()
 
@@ -80,7 +78,7 @@ def test_a_client_takes_the_first_token_with_admin_rights_or_else_the_first(
         ("x" * (1 << 20) + "y", "has more than 1048576 bytes"),
     ],
 )
-def test_wrong_lines_are_told_with_their_number_and_without_tokens(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_name_wrong_lines_without_their_tokens(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "t", text)
     for read in (read_tokens, read_token, lambda one: ServerSecurity(token_file=one)):
         with pytest.raises(SettingsError, match=message) as failure:
@@ -88,7 +86,7 @@ def test_wrong_lines_are_told_with_their_number_and_without_tokens(tmp_path: Pat
         assert "hidden" not in str(failure.value)
 
 
-def test_a_changed_table_is_in_force_at_once_and_a_wrong_one_never(
+def test_a_changed_table_applies_at_once_and_a_wrong_one_never(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(tmp_path / "t", "a admin x\n")
@@ -107,7 +105,7 @@ def test_a_changed_table_is_in_force_at_once_and_a_wrong_one_never(
     assert tokens.find(b"z") and not tokens.find(b"y")
 
 
-def test_a_client_sends_the_token_that_is_there_now(tmp_path: Path) -> None:
+def test_a_client_sends_the_current_token(tmp_path: Path) -> None:
     path = write(tmp_path / "t", "one\n")
     security = ClientSecurity(token_file=path)
     assert security.current_token() == "one" and security.has_token
@@ -129,7 +127,7 @@ def put(folder: Path, identity: Identity, *names: str) -> None:
         write(folder / name, identity.key if name == "key" else identity.certificate)
 
 
-def test_certificates_are_read_anew_when_they_and_the_key_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_certificates_are_reread_when_they_match_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority("our root")
     first, second = (authority.issue(name) for name in ("one.example", "two.example"))
     put(tmp_path, first, "cert", "key")
@@ -149,7 +147,7 @@ def test_certificates_are_read_anew_when_they_and_the_key_fit(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize(("as_bytes", "num_copies"), [((), 0), (("cert",), 1), (("key",), 1), (("cert", "key"), 2)])
-def test_a_private_key_that_is_in_a_file_is_not_copied(
+def test_a_private_key_in_a_file_is_not_copied(
     tmp_path: Path, as_bytes: tuple[str, ...], num_copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path, Authority("our root").issue("x"), "cert", "key")
@@ -192,7 +190,7 @@ def test_settings_are_sent_to_other_processes_which_read_the_files_themselves(tm
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
-def test_a_token_file_that_this_user_cannot_read(tmp_path: Path) -> None:
+def test_an_unreadable_token_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t", "one\n")
     path.chmod(0)
     with pytest.raises(SettingsError, match="cannot be read"):

@@ -39,7 +39,7 @@ def test_lines_give_names_and_rights(tmp_path: Path) -> None:
     assert read_token(path) == "two"  # the first with all rights
 
 
-def test_a_server_without_tokens_knows_nobody() -> None:
+def test_a_server_without_tokens_finds_no_client() -> None:
     assert Tokens().find(b"") is None
 
 
@@ -58,13 +58,13 @@ def test_a_server_without_tokens_knows_nobody() -> None:
         ("x" * (MAX_FILE_BYTES + 1), "more than"),
     ],
 )
-def test_what_is_no_file_of_tokens_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_token_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "t", text)
     with pytest.raises(SettingsError, match=message.replace("|", r"\|")):
         read_tokens(path)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for read in (read_tokens, read_token, TokenFile, lambda path: Tokens(path=path)):
         with pytest.raises(SettingsError, match="cannot be read"):
             path = TokenFile(tmp_path / "none").value() if read is TokenFile else read(tmp_path / "none")
@@ -96,9 +96,7 @@ def test_a_change_in_place_of_the_same_length_is_seen(tmp_path: Path) -> None:
     assert (tokens.find(b"one"), tokens.find(b"two") is not None) == (None, True)
 
 
-def test_what_was_read_stays_in_force_where_a_file_is_broken_or_gone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tokens_stay_valid_when_the_file_is_broken_or_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "t", "one")
     tokens, mine = Tokens(path=path), TokenFile(path)
     assert mine.value() == "one"

@@ -1,8 +1,8 @@
 """Reads and writes the part of each node, in files and in folders of owners.
 
 A folder has ``<type>.npy`` (int32) and ``<type>.txt`` (one part per line) for each node type, and
-``partition_meta.json`` with version, number of parts and method. Folders written by other programs may lack the last,
-and may hold either kind of file.
+``partition_meta.json`` with version, number of parts and method. Folders written by other programs may lack
+``partition_meta.json``, and may have only one of both files for a node type.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def read_meta(folder: Path) -> AssignMeta | None:
     """Read ``partition_meta.json``; return None if there is none.
 
     Raises:
-        FormatError: It is not JSON, has another major version, or an invalid number of parts.
+        FormatError: The file is not JSON, has another major version, or an invalid number of parts.
     """
     path = folder / META
     try:
@@ -194,8 +194,8 @@ def owner_blocks(path: Path, num_nodes: int, num_parts: int) -> Iterator[tuple[i
 
     Raises:
         FormatError: The file cannot be read.
-        SchemaError: It does not have one integer for each node.
-        IdRangeError: It names a part that does not exist.
+        SchemaError: The file does not have one integer for each node.
+        IdRangeError: The file names a part that does not exist.
     """
     first = 0
     for block in _text_blocks(path) if path.suffix == ".txt" else _binary_blocks(path, num_nodes):

@@ -20,7 +20,7 @@ def stream_owners(
 ) -> None:  # fmt: skip
     """Assign the nodes that have neighbours, in place, in the order of types and keys.
 
-    In a second pass, neighbours that come later have their part of the first pass, and the loads start at 0 again.
+    In further passes, neighbours that come later count with their part of the pass before. Loads start at 0 again.
     Source: Nishimura, Ugander, "Restreaming graph partitioning", KDD 2013.
 
     Args:

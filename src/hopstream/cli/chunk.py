@@ -15,6 +15,7 @@ from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.cli.written import memory_lines, show_plan
 from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunk_settings import ChunkSettings
+from hopstream.places.paths import AnyPath, path_of
 from hopstream.schema import type_label
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @with_settings("settings", ChunkSettings)
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
-        Path,
+        str,
         typer.Argument(help="a source of ingest, or a dataset of any number of parts", show_default=False),
     ],
     out: Annotated[Path, typer.Option("--out", help="the new folder to write to", show_default=False)],
@@ -47,14 +48,14 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     from hopstream.ingest.chunked.writing import check_out_folder
     from hopstream.ingest.source_paths import check_apart
 
-    output = Output(is_json=json)
-    check_apart(out, {"the source": source})
+    output, given = Output(is_json=json), path_of(source)
+    check_apart(out, {"the source": given})
     check_out_folder(out)
     clock = Clock()
-    if is_tables(source):
-        path = _chunk_tables(output, source, out, name, (settings, tables, work))
+    if is_tables(given):
+        path = _chunk_tables(output, given, out, name, (settings, tables, work))
     else:
-        found = read_and_show(output, source, tables)
+        found = read_and_show(output, given, tables)
         clock = Clock()
         with progress_bars() as progress:
             path = write_chunked(
@@ -68,7 +69,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
 
 def _chunk_tables(
-    output: Output, source: Path, out: Path, name: str, settings: tuple[ChunkSettings, SourceSettings, WorkSettings]
+    output: Output, source: AnyPath, out: Path, name: str, settings: tuple[ChunkSettings, SourceSettings, WorkSettings]
 ) -> Path:
     """Convert tables to a chunked graph in bounded memory, and show what was dropped."""
     from hopstream.ingest.chunking.run import chunk_tables

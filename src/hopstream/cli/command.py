@@ -30,6 +30,7 @@ from hopstream.cli import (
     assign,
     chunk,
     compact,
+    describe,
     dispatch,
     export,
     halo,
@@ -173,7 +174,7 @@ def command_words(message: str) -> str:
 
 WITH_OWN_SIGNALS = (serve, up)
 VERBS: dict[str, tuple[ModuleType, ...]] = {
-    "Make a dataset": (ingest, partition, prepare),
+    "Make a dataset": (describe, ingest, partition, prepare),
     "Make a dataset step by step, in bounded memory": (chunk, assign, dispatch),
     "Change a dataset": (append, compact, reshard, halo),
     "Move a dataset": (place, pull),
@@ -182,8 +183,21 @@ VERBS: dict[str, tuple[ModuleType, ...]] = {
     "Samples and TF-GNN": (export, tfgnn_sample, unigraph),
 }
 """Heading in help to the modules of the verbs under it."""
-WITH_URIS = frozenset({"beam_options", "cluster", "graph_schema", "location", "root", "source", "source_dataset"})
-"""Text arguments that may be addresses of servers or URIs of roots."""
+WITH_URIS = frozenset(
+    (
+        "beam_options",
+        "cluster",
+        "data_path",
+        "graph_schema",
+        "location",
+        "out",
+        "root",
+        "seeds",
+        "source",
+        "source_dataset",
+    )
+)
+"""Text arguments that may be addresses of servers or URIs."""
 BAD_PATHS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 # Base class of click's errors for bad options. Some versions of typer contain their own copy of click, so the class is
 # looked up among the bases of a class that every version of typer exports.

@@ -62,7 +62,7 @@ class Doors:
     def named_token(self) -> Path | None:
         """The token file that the cluster file names, or None.
 
-        It is only named if it is in the same folder and no link.
+        The cluster file names a token file only if that is in the same folder and no symbolic link.
         """
         path = self.token_file
         return None if path is None or path.parent != self._cluster_file.parent or path.is_symlink() else path

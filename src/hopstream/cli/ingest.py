@@ -8,7 +8,6 @@ splits, and the keys of edges; ``hopstream partition`` reads it.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,12 +17,13 @@ from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.units import write_types
 from hopstream.cli.written import show_written
+from hopstream.places.paths import path_of
 
 
 @with_settings("settings", SourceSettings)
 def run(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
             help="an .npz file, a tables' metadata.json, a unigraph's .pbtxt, or the folder of either; an edge list, "
             "an OGB folder, PyG's processed .pt, or PyG's or DGL's partitions",
@@ -41,9 +41,9 @@ def run(
     from hopstream.dataset.layout import Dataset
     from hopstream.preparation.write import write_parts
 
-    output = Output(is_json=json)
-    check_out(out, source, overwrite=overwrite)
-    found = read_and_show(output, source, settings)
+    output, path = Output(is_json=json), path_of(source)
+    check_out(out, path, overwrite=overwrite)
+    found = read_and_show(output, path, settings)
     with progress_bars() as progress:
         cut: dict[str, Any] = {"num_parts": 1}
         if found.partitions is not None:

@@ -251,7 +251,7 @@ def _upright_text(x: float, y: float, text: str) -> str:
 def _svg(
     width: float, height: float, title: str, description: str, marks: Sequence[str], is_fixed: bool = False
 ) -> str:
-    """Build an SVG with a title and a description. A fixed one keeps its size, and the page scrolls it."""
+    """Build an SVG with a title and a description. The page scrolls an SVG of fixed size."""
     size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
     label = escape(f"{title}. {description}", quote=True)
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}"{size} role="img" aria-label="{label}">{"".join(marks)}</svg>'
@@ -470,7 +470,7 @@ def _degrees(summaries: Sequence[DegreeSummary]) -> str:
         )
         headers = ("edges per node", ">nodes")
         figures.append(bins_figure(title, degree_plot(summary), caption, headers, summary.histogram))
-    about = "How many nodes have how many edges. Both axes are logarithmic; the grey bar counts nodes without edges."
+    about = "Number of nodes by number of edges. Both axes are logarithmic; the grey bar counts nodes without edges."
     return section("Degrees", about, grid(figures))
 
 

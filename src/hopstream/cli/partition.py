@@ -18,6 +18,7 @@ from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine import EngineName
 from hopstream.engine.settings import WORKERS_HELP, WorkSettings
 from hopstream.errors import SettingsError
+from hopstream.places.paths import path_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class BoundedFlags:
 @with_settings("settings", PartitionSettings)
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
-        Path,
+        str,
         typer.Argument(help="a source of ingest, or a dataset of any number of parts", show_default=False),
     ],
     out: OutFolder,
@@ -70,7 +71,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     """Cut a graph into parts and write them as a dataset."""
     from hopstream.preparation.write import write_parts
 
-    output = Output(is_json=json)
+    output, path = Output(is_json=json), path_of(source)
     if settings.method == "file" and owners is None:
         raise SettingsError("--method file needs --owners, the folder with the part of each node")
     if settings.method != "file" and owners is not None:
@@ -78,10 +79,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
             f"--owners is only for --method file, and --method is {settings.method}; leave one of them out"
         )
     if bounded.settings is not None:
-        prepare_and_show(output, source, out, bounded.settings, settings, halo, tables, overwrite=overwrite)
+        prepare_and_show(output, path, out, bounded.settings, settings, halo, tables, overwrite=overwrite)
         return
-    check_out(out, source, overwrite=overwrite)
-    found = read_and_show(output, source, tables)
+    check_out(out, path, overwrite=overwrite)
+    found = read_and_show(output, path, tables)
     with progress_bars() as progress:
         manifest = write_parts(
             found.graph, out, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,

@@ -80,8 +80,8 @@ class RootSettings:
             FormatError: A file cannot be read.
             SettingsError: A root cannot be opened.
         """
+        from hopstream.places.place import Place
         from hopstream.store.ip_config import read_ip_config
-        from hopstream.transfer.places import Place
 
         for uri, _ in self.listed():
             Place(uri)
@@ -101,8 +101,8 @@ class RootSettings:
                 roots does not fit the parts or the machines.
         """
         from hopstream.ingest.source_paths import check_apart
+        from hopstream.places.place import Place
         from hopstream.store.ip_config import read_ip_config
-        from hopstream.transfer.places import Place
         from hopstream.transfer.targets import check_apart as check_roots_apart
         from hopstream.transfer.targets import check_foreign
 

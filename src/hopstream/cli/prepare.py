@@ -19,6 +19,7 @@ from hopstream.cli.units import percent_text, plural_text
 from hopstream.cli.written import show_measured, show_prepare_plan, show_written
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.engine.settings import WorkSettings
+from hopstream.places.paths import AnyPath, path_of
 
 if TYPE_CHECKING:
     from hopstream.preparation.prepare import News
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @with_settings("settings", PartitionSettings)
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
-        Path, typer.Argument(help="tables, a unigraph or a chunked graph, which are read piece by piece",
+        str, typer.Argument(help="tables, a unigraph or a chunked graph, which are read piece by piece",
                              show_default=False),
     ],
     out: OutFolder,
@@ -46,11 +47,11 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
     The same command resumes interrupted work.
     """
-    prepare_and_show(Output(is_json=json), source, out, work, settings, halo, tables, overwrite=overwrite)
+    prepare_and_show(Output(is_json=json), path_of(source), out, work, settings, halo, tables, overwrite=overwrite)
 
 
 def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
-    output: Output, source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
+    output: Output, source: AnyPath, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
     tables: TableFlags, *, overwrite: bool,
 ) -> None:  # fmt: skip
     """Prepare a dataset in bounded memory; show plan, progress and results."""

@@ -18,6 +18,7 @@ from hopstream.ingest.source_paths import (
     is_edge_list,
     is_unigraph,
 )
+from hopstream.places.paths import AnyPath
 from hopstream.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -45,13 +46,19 @@ class TableFlags:
         metadata={"help": "the folder that file names in a unigraph's schema are relative to, or lie below, if it is "
                           "not the schema's own"},
     )  # fmt: skip
+    transforms_of: str | None = field(
+        default=None, metadata={"help": "a dataset whose fitted transforms are applied in place of fitting new ones"}
+    )
+    tokenizers: tuple[str, ...] = field(
+        default=(), metadata={"help": "module:function, which transforms of text may import"}
+    )
 
     def __post_init__(self) -> None:
         """Check the choices."""
         for name in ("on_dangling", "on_duplicate"):
             check_choice(name, getattr(self, name), ("error", "drop"))
 
-    def check_source(self, path: Path) -> None:
+    def check_source(self, path: AnyPath) -> None:
         """Refuse flags that do not fit the source.
 
         Raises:
@@ -62,7 +69,8 @@ class TableFlags:
             return
         for flag, is_given in (
             ("--on-dangling", self.on_dangling != "error"), ("--on-duplicate", self.on_duplicate != "error"),
-            ("--no-keep-raw-ids", not self.keep_raw_ids),
+            ("--no-keep-raw-ids", not self.keep_raw_ids), ("--transforms-of", self.transforms_of is not None),
+            ("--tokenizers", bool(self.tokenizers)),
         ):  # fmt: skip
             if is_given and not is_tables(path):
                 raise SettingsError(f"{flag} is only for tables; {path} is not one: leave it out")
@@ -72,7 +80,11 @@ class TableFlags:
     @property
     def of_tables(self) -> dict[str, Any]:
         """Keyword arguments for ``TableSettings`` and ``chunk_tables``."""
-        return {name: getattr(self, name) for name in ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path")}
+        from hopstream.dataset.fitted import read_transforms
+
+        names = ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path", "tokenizers")
+        fitted = None if self.transforms_of is None else read_transforms(self.transforms_of, tokenizers=self.tokenizers)
+        return {**{name: getattr(self, name) for name in names}, "fitted": fitted}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +129,7 @@ class SourceSettings(TableFlags):
         check_choice("inverse_edges", self.inverse_edges, ("by-name", "yes", "no"))
         check_choice("header", self.header, ("guess", "yes", "no"))
 
-    def check_source(self, path: Path) -> None:
+    def check_source(self, path: AnyPath) -> None:
         """Refuse flags that do not fit the source.
 
         Raises:
@@ -147,7 +159,7 @@ class SourceSettings(TableFlags):
         """Argument ``ignore`` of ``read_graph``."""
         return "all" if self.ignore == "all" else [name for name in self.ignore.split(",") if name]
 
-    def options_of(self, path: Path) -> dict[str, object]:
+    def options_of(self, path: AnyPath) -> dict[str, object]:
         """Return the keyword arguments of ``read_graph`` for a source."""
         if path.suffix == ".npz":
             return {"ignore": self.ignored}
@@ -205,7 +217,7 @@ class ReadSource:
         }
 
 
-def read_source(path: Path, settings: SourceSettings) -> ReadSource:
+def read_source(path: AnyPath, settings: SourceSettings) -> ReadSource:
     """Read a graph.
 
     Args:
@@ -225,11 +237,11 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
             "edge list, an OGB folder, PyG's processed .pt, PyG's or DGL's partitions, or a dataset"
         )
     settings.check_source(path)
-    if (path / "manifest.json").exists():
+    if isinstance(path, Path) and (path / "manifest.json").exists():
         from hopstream.dataset.read_back import read_dataset
 
         return ReadSource(graph=read_dataset(path), kind="dataset")
-    if are_partitions(path):
+    if isinstance(path, Path) and are_partitions(path):
         from hopstream.compat.partitions import read_partitions
 
         found = read_partitions(path)
@@ -256,13 +268,13 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
     return ReadSource(graph=read_graph(path, **settings.options_of(path)), kind=kind)
 
 
-def _is_ogb(path: Path) -> bool:
+def _is_ogb(path: AnyPath) -> bool:
     from hopstream.ingest.ogb_folder import is_ogb_folder  # imported here, because it loads Arrow
 
-    return path.is_dir() and not (path / "manifest.json").exists() and is_ogb_folder(path)
+    return isinstance(path, Path) and path.is_dir() and not (path / "manifest.json").exists() and is_ogb_folder(path)
 
 
-def is_tables(path: Path) -> bool:
+def is_tables(path: AnyPath) -> bool:
     """Return whether a path is the description of tables, or a folder with one."""
     from hopstream.ingest.chunked import is_chunked
 
@@ -274,7 +286,7 @@ def is_tables(path: Path) -> bool:
     return tables.suffix == ".json" and tables.exists() and not is_chunked(tables)
 
 
-def read_and_show(output: Output, path: Path, settings: SourceSettings) -> ReadSource:
+def read_and_show(output: Output, path: AnyPath, settings: SourceSettings) -> ReadSource:
     """Read a graph, and write a line about it."""
     clock = Clock()
     source = read_source(path, settings)
@@ -282,7 +294,7 @@ def read_and_show(output: Output, path: Path, settings: SourceSettings) -> ReadS
     return source
 
 
-def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
+def check_out(out: Path, source: AnyPath, *, overwrite: bool) -> None:
     """Check the output folder of a dataset before anything is read.
 
     Raises:

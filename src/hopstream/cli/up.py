@@ -56,7 +56,7 @@ KILL_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process and what it has written.
+    """A child process and its captured output.
 
     Attributes:
         name: Its name in messages.
@@ -84,14 +84,14 @@ class Child:
 
 
 _News = tuple[Child, IO[bytes], str | None] | None
-"""A line that a child wrote to a stream, or None for the end of the stream; None as a whole wakes ``wait``."""
+"""A line that a child wrote to a stream, or None for the end of the stream. None instead of a tuple wakes ``wait``."""
 
 
 class Children:
     """Child processes that end with this context, or with this process."""
 
     def __init__(self, *, grace_s: float, on_error_line: Callable[[str], object] = lambda line: None) -> None:
-        """Start none yet.
+        """Set the options; no child is started yet.
 
         Args:
             grace_s: Seconds between the signal that asks children to end and SIGKILL.
@@ -103,7 +103,7 @@ class Children:
         self._news: SimpleQueue[_News] = SimpleQueue()
 
     def __enter__(self) -> Children:
-        """Start none yet."""
+        """Return the children; none is started yet."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -155,7 +155,7 @@ class Children:
         """End all children: send SIGTERM, wait for the grace period, then send SIGKILL.
 
         Args:
-            is_hurried: Called after each wait; True kills at once.
+            is_hurried: Called after each wait; if it returns True, children are killed at once.
 
         Returns:
             The children that were running, all of them ended.
@@ -392,7 +392,7 @@ class _Fleet:
         own_flags: Sequence[Sequence[str]],
         doors: Doors,
     ) -> None:
-        """Start none yet; ``flags`` are for all servers, ``own_flags`` for each one."""
+        """Set the flags: ``flags`` of all servers, ``own_flags`` of each one; none is started yet."""
         self._dataset = dataset
         self._num_parts = dataset.manifest.book.num_parts
         self._children = children

@@ -99,7 +99,7 @@ def _show(output: Output, path: Path, against: Path | None, report: VerifyReport
     output.table(("check", ">checked", ">wrong", "result"), rows, facts)
     _show_findings(output, report)
     for kind, reasons in report.skipped.items():
-        for why in reasons[1:]:  # the table shows the first one
+        for why in reasons[1:]:  # the table shows the first reason
             output.text(f"skipped {kind:<9} {why}")
     num_findings = len(report.findings) + report.num_left_out
     text = "nothing is wrong" if report.is_ok else plural_text(num_findings, "finding")

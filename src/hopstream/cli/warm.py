@@ -166,13 +166,18 @@ def _load_links(folder: Path) -> None:
 
 def _walk(folder: Path) -> None:
     from hopstream.dataset.layout import open_dataset
+    from hopstream.load.hgt import HGTLoader
     from hopstream.load.ppr import PPRLoader
     from hopstream.sample.walks import random_walks
     from hopstream.schema import EDGE
     from hopstream.store.local import LocalStore
 
-    with PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy") as loader:
-        list(loader)
+    for loader in (
+        PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy"),
+        HGTLoader(folder / "timed", [4], "train", batch_size=16, collate="numpy"),
+    ):
+        with loader:
+            list(loader)
     ways: list[dict[str, Any]] = [
         {}, {"p": 2.0, "q": 0.5}, {"p": 1e-3, "q": 1e3, "weight_attr": "weight"}, {"weight_attr": "weight"},
         {"restart_probability": 0.2},
@@ -271,7 +276,7 @@ def _export(folder: Path) -> None:
 
 
 MANY_EDGES = 1 << 40
-"""Edges after whose scan long rows are indexed, whatever the graph."""
+"""Number of scanned edges that is enough to make the index of long rows of any graph."""
 _LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
 _TIMES: Mapping[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
 _WAYS: Sequence[Mapping[str, Any]] = (

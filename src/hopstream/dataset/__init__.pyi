@@ -8,8 +8,10 @@ from hopstream.dataset.balance import PartitionReport as PartitionReport
 from hopstream.dataset.balance import StageCost as StageCost
 from hopstream.dataset.book import Delta as Delta
 from hopstream.dataset.book import PartitionBook as PartitionBook
+from hopstream.dataset.fitted import read_transforms as read_transforms
 from hopstream.dataset.halo_record import Halo as Halo
 from hopstream.dataset.halo_record import HaloCounts as HaloCounts
+from hopstream.dataset.key_book import KeyBook as KeyBook
 from hopstream.dataset.key_book import read_key_book as read_key_book
 from hopstream.dataset.layout import Dataset as Dataset
 from hopstream.dataset.layout import open_dataset as open_dataset
@@ -25,6 +27,8 @@ from hopstream.ingest.chunked.opening import open_chunked as open_chunked
 from hopstream.ingest.chunked.writing import write_chunked as write_chunked
 from hopstream.ingest.chunking.run import ChunkReport as ChunkReport
 from hopstream.ingest.chunking.run import chunk_tables as chunk_tables
+from hopstream.ingest.transforms.saved import Transforms as Transforms
+from hopstream.ingest.transforms.saved import TypeTransforms as TypeTransforms
 from hopstream.load.partitions import read_part as read_part
 from hopstream.load.partitions import read_part_features as read_part_features
 from hopstream.preparation.append.run import append as append

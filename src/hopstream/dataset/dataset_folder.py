@@ -68,7 +68,7 @@ def folder_to_write(out: Path) -> Iterator[None]:
         try:
             locks.enter_context(open_work(root))
         except OSError:
-            if os.path.lexists(work_path(root)):  # another user's work folder: that user may be writing
+            if os.path.lexists(work_path(root)):  # fail: the owner of the work folder may be writing
                 raise
         missing = [folder for folder in (root, *root.parents) if not folder.exists()]
         if not missing and not root.is_dir():

@@ -32,6 +32,7 @@ from hopstream.dataset.paths import (
 )
 from hopstream.dataset.settings import Progress
 from hopstream.dataset.spot_check import Verify, check_some_blocks, read_verify
+from hopstream.dataset.stored_columns import weights_of
 from hopstream.dataset.verify import check_across, check_ascending, check_part, needs_others
 from hopstream.errors import FormatError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
@@ -162,8 +163,8 @@ class Dataset:
             FormatError: The part lies elsewhere, or a file is missing, truncated, or contradicts the manifest.
         """
         self._check_part(part)
+        self._check_here(part)
         manifest = self.manifest
-        check_is_here(self.root, part, manifest.dataset_id)
         nodes = {t: node_folder(part, t) for t in manifest.schema.nodes}
         return PartArrays(
             part=part,
@@ -292,6 +293,9 @@ class Dataset:
         if not 0 <= part < num_parts:
             raise UnknownNameError(f"{self.root} has no part {part}; parts are numbered 0..{num_parts - 1}")
 
+    def _check_here(self, part: int) -> None:
+        check_is_here(self.root, part, self.manifest.dataset_id)
+
     def _open(self, path: PurePosixPath) -> Array:
         return open_array(self.root / path, self.manifest.files[str(path)])
 
@@ -315,14 +319,13 @@ class Dataset:
         has_times = edge_type in timed_edge_types(manifest.schema, manifest.time_attr, direction)
         has_weights = manifest.weight_attr in features
         columns = self._open_columns(folder, features)
-        weights = columns.get(manifest.weight_attr or "")
         edges = EdgeArrays(
             indptr=self._open(folder / "indptr.npy"),
             indices=self._open(folder / "indices.npy"),
             keys=self._open(folder / "key.npy") if manifest.has_edge_keys else None,
             features=columns,
             times=self._open(folder / "time.npy") if has_times else None,
-            weights=weights if isinstance(weights, np.ndarray) and weights.ndim == 1 else None,
+            weights=weights_of(columns, manifest.weight_attr),
             weight_sums=self._open(folder / "weight_sums.npy") if has_weights else None,
             weight_order=self._open(folder / "weight_order.npy") if has_weights else None,
             weight_alias=self._open(folder / "weight_alias.npy") if has_weights else None,

@@ -123,6 +123,8 @@ class Manifest:
         weight_attr: The edge feature that is also stored as running sums and an order, or None.
         has_neighbor_keys: Keys of neighbours are stored with edges.
         halo: The copies that parts keep, or None. It is not part of the content, so it does not change the fingerprint.
+        transforms: JSON value of the fitted transforms of the tables that the features were read from, by type and
+            feature, or empty. As the halo, it does not change the fingerprint.
         has_digest: False for a manifest of an earlier revision, in which no checksum covers ``made_by``, ``report`` and
             unknown fields.
         dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. It excludes times, places,
@@ -143,6 +145,7 @@ class Manifest:
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
     halo: Halo | None = None
+    transforms: Mapping[str, Any] = field(default_factory=dict)
     has_digest: bool = True
     dataset_id: str = field(init=False)
     all_files: Mapping[str, FileRecord] = field(init=False)
@@ -159,6 +162,8 @@ class Manifest:
         described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
         if self.halo is not None:
             described["halo"] = self.halo.to_json()
+        if self.transforms:
+            described["transforms"] = dict(self.transforms)
         files = {path: record.to_json() for path, record in self.files.items()}
         value = {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
         return {DIGEST: content_digest(value), **value}
@@ -251,7 +256,9 @@ def _load_json(path: Path) -> dict[str, Any]:
             raise FormatError(f"{path} is {num_bytes} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FormatError(f"{path} is missing; {path.parent} is not a dataset") from error
+        raise FormatError(
+            f"{path} is missing; {path.parent} is not a dataset; make one with write_parts or hopstream partition"
+        ) from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
@@ -301,6 +308,7 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         time_attr=value["time_attr"],
         weight_attr=value["weight_attr"],
         has_neighbor_keys=value["has_neighbor_keys"],
+        transforms=dict(value.get("transforms", {})),
     )
 
 

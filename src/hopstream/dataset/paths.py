@@ -257,7 +257,7 @@ class Root:
 
     Attributes:
         uri: A local folder, or a URI of a file system or object store.
-        parts: The parts whose folders are there, ascending.
+        parts: The parts whose folders are in the root, ascending.
     """
 
     uri: str
@@ -308,7 +308,7 @@ def parse_roots(data: bytes) -> Roots:
     """Read what ``Roots.to_text`` wrote.
 
     Raises:
-        FormatError: It is something else.
+        FormatError: The text is something else.
     """
     try:
         value = json.loads(data)

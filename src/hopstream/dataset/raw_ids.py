@@ -126,7 +126,7 @@ def unknown_id_error(where: str, position: int, raw: Array, node_type: str, feat
 
 
 def find_ids(blocks: IdBlocks, asked: Column, label: str, *, takes_first: bool = False) -> IntArray:
-    """Look up int64[n], the key of the node with each raw id; -1 for unknown raw ids.
+    """Return int64[n], the key of the node with each raw id; -1 for unknown raw ids.
 
     Args:
         blocks: The raw ids of all nodes, which are read once.
@@ -195,7 +195,7 @@ class HashIndex:
         return cls(hashes[places], places, rows_of)
 
     def find(self, asked: Column) -> IntArray:
-        """Look up int64[n], the first place of each value; -1 for values that are not there."""
+        """Return int64[n], the first place of each value; -1 for values that are not there."""
         hashes, found = hashed(asked), np.full(len(asked), -1, np.int64)
         next_ones = np.searchsorted(self.hashes, hashes)
         open_ones = np.arange(len(asked))

@@ -71,6 +71,7 @@ def graph_of_dataset(dataset: Dataset) -> Graph:
             t: {name: _split(rows, t, name) for name in names} for t, names in schema.edge_splits.items() if names
         },
         label_types=schema.label_types,
+        transforms=dataset.manifest.transforms,
     ).check()
 
 

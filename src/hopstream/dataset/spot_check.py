@@ -18,14 +18,14 @@ from hopstream.arrays import BLOCK_BYTES, FileRecord, block_starts, check_blocks
 from hopstream.checks import check_choice
 
 Verify = Literal["none", "sample", "full"]
-"""How much of a dataset is checked when it is opened: nothing, some blocks of each file, or everything."""
+"""Check of a dataset when it is opened: none, some blocks of each file, or everything."""
 
 
 def read_verify(verify: object) -> Verify:
     """Parse the option ``verify``: False and None are ``none``, True is ``full``.
 
     Raises:
-        SettingsError: It is something else.
+        SettingsError: The value is something else.
     """
     if verify is None or isinstance(verify, bool):
         return "full" if verify else "none"

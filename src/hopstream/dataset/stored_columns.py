@@ -9,7 +9,7 @@ the other direction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
@@ -81,6 +81,14 @@ def _weights_of_rows(indptr: IntArray, weights: Array, places: Array) -> Iterato
         yield indptr[first : last + 1] - start, weights[places[start:stop]].astype(np.float64, copy=False)
 
 
+def weights_of(features: Mapping[str, Column], weight_attr: str | None) -> Array | None:
+    """Return real[n], the weights of edges as a view of a feature real[n] or real[n, 1]; None without."""
+    weights = features.get(weight_attr) if weight_attr is not None else None
+    if not isinstance(weights, np.ndarray) or weights.shape[1:] not in ((), (1,)):
+        return None
+    return weights.reshape(-1)
+
+
 def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, ...]) -> None:
     """Refuse a weight feature that edges cannot be drawn by.
 
@@ -92,8 +100,8 @@ def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, .
     """
     check_weight_schema(graph.schema, weight_attr)
     for edge_type, edges in graph.edges.items():
-        weights = edges.features.get(weight_attr)
-        if not isinstance(weights, np.ndarray):
+        weights = weights_of(edges.features, weight_attr)
+        if weights is None:
             continue
         where = f"{type_label(edge_type)}.{weight_attr}"
         total = check_weight_values(where, 0, weights)
@@ -114,9 +122,7 @@ def check_weight_schema(schema: GraphSchema, weight_attr: str) -> None:
         )
     for edge_type, features in schema.edges.items():
         feature = features.get(weight_attr)
-        if feature is not None and not (
-            feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iuf"
-        ):
+        if feature is not None and not feature.can_be_weights:
             raise SchemaError(
                 f"{type_label(edge_type)}.{weight_attr} is {feature}; weights are one integer or float per edge: "
                 "convert it, or rename it"
@@ -294,7 +300,7 @@ def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
         )
     for entity, features in tables:
         feature = features.get(time_attr)
-        if feature is None or (feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iu"):
+        if feature is None or feature.can_be_times:
             continue
         remedy = "one integer per row, or rename the feature"
         if feature.is_fixed_width and feature.numpy_dtype.kind == "f":
@@ -334,12 +340,14 @@ class StoredColumn:
         dtype: dtype of the file; blocks are converted to it.
         shape: Shape of the values, rows first.
         blocks: The values, block by block, computed on iteration.
+        source: An array that holds all values in this order, of any dtype; None if there is none.
     """
 
     path: PurePosixPath
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     blocks: Iterable[Array]
+    source: Array | None = None
 
 
 class KeysOfIds(Protocol):
@@ -391,7 +399,8 @@ class EdgeRun:
 def edge_columns(folder: PurePosixPath, run: EdgeRun, settings: PartitionSettings) -> Iterator[StoredColumn]:
     """Yield all stored columns of edges but ``indptr``, in the folder of their part."""
     num_edges = len(run.indices)
-    yield _flat(folder / "indices.npy", run.indices.dtype, num_edges, blocks_of(run.indices))
+    indices = _flat(folder / "indices.npy", run.indices.dtype, num_edges, blocks_of(run.indices))
+    yield replace(indices, source=run.indices)
     if settings.keep_edge_keys:
         yield integers(folder / "key.npy", run.keys)
     if settings.neighbor_keys:
@@ -409,30 +418,38 @@ def edge_columns(folder: PurePosixPath, run: EdgeRun, settings: PartitionSetting
 
 def feature_columns(folder: PurePosixPath, features: Mapping[str, Column], rows: Array) -> Iterator[StoredColumn]:
     """Yield the stored columns of features, limited to the given rows."""
+    is_stretch = _is_stretch(rows)
     for name in features:
         column = features[name]
         paths = feature_paths(folder, name, column_schema(column))
         if isinstance(column, RaggedArray):
-            yield from _ragged_columns(paths, column, rows)
+            yield from _ragged_columns(paths, column, rows, is_stretch)
         else:
-            shape = (len(rows), *column.shape[1:])
-            yield StoredColumn(path=paths[0], dtype=column.dtype, shape=shape, blocks=_taken(column, rows))
+            yield StoredColumn(
+                path=paths[0], dtype=column.dtype, shape=(len(rows), *column.shape[1:]), blocks=_taken(column, rows),
+                source=column[int(rows[0]) : int(rows[-1]) + 1] if is_stretch else None,
+            )  # fmt: skip
 
 
 def integers(path: PurePosixPath, values: Array) -> StoredColumn:
     """Make a column of integers of any width, stored as int64."""
-    return _flat(path, INT64, len(values), blocks_of(values))
+    return replace(_flat(path, INT64, len(values), blocks_of(values)), source=values)
 
 
 def _flat(path: PurePosixPath, dtype: np.dtype[Any], num_items: int, blocks: Iterable[Array]) -> StoredColumn:
     return StoredColumn(path=path, dtype=dtype, shape=(num_items,), blocks=blocks)
 
 
-def _ragged_columns(paths: tuple[PurePosixPath, ...], column: RaggedArray, rows: Array) -> Iterator[StoredColumn]:
+def _ragged_columns(
+    paths: tuple[PurePosixPath, ...], column: RaggedArray, rows: Array, is_stretch: bool
+) -> Iterator[StoredColumn]:
     offsets = offsets_of(column.offsets[rows + 1] - column.offsets[rows])
     shape = (int(offsets[-1]), *column.values.shape[1:])
     blocks = _ragged_blocks(column, rows, offsets)
-    yield StoredColumn(path=paths[0], dtype=column.values.dtype, shape=shape, blocks=blocks)
+    source = None
+    if is_stretch:
+        source = column.values[int(column.offsets[rows[0]]) : int(column.offsets[rows[-1] + 1])]
+    yield StoredColumn(path=paths[0], dtype=column.values.dtype, shape=shape, blocks=blocks, source=source)
     yield integers(paths[1], offsets)
 
 
@@ -447,9 +464,12 @@ def _taken(column: Array, rows: Array) -> Iterator[Array]:
     step = max(1, CHUNK_BYTES // row_bytes)
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
-        # Ascending rows without gaps, as in a dataset of one part, are a view of the column: no copy.
-        is_stretch = int(block[-1]) - int(block[0]) == len(block) - 1 and bool(np.all(block[1:] > block[:-1]))
-        yield column[int(block[0]) : int(block[-1]) + 1] if is_stretch else column[block]
+        yield column[int(block[0]) : int(block[-1]) + 1] if _is_stretch(block) else column[block]
+
+
+def _is_stretch(rows: Array) -> bool:
+    """Return whether rows ascend without gaps and thus are a view of their column."""
+    return len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool(np.all(rows[1:] > rows[:-1]))
 
 
 def _ragged_blocks(column: RaggedArray, rows: Array, offsets: IntArray) -> Iterator[Array]:

@@ -16,7 +16,7 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.dataset.book import EdgeEntity, PartitionBook, ends_of, entity_label
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.stored_columns import row_aliases, row_order, row_sums
+from hopstream.dataset.stored_columns import row_aliases, row_order, row_sums, weights_of
 from hopstream.errors import FormatError, SchemaError
 from hopstream.schema import Direction, EdgeType, type_label
 
@@ -67,8 +67,8 @@ def _check_edges(where: str, manifest: Manifest, entity: tuple[EdgeType, Directi
     _check_columns(where, edges.features)
     if edges.times is not None:
         _check_times(where, edges.indptr, edges.times)
-    weights = edges.features.get(manifest.weight_attr) if manifest.weight_attr is not None else None
-    if isinstance(weights, np.ndarray):
+    weights = weights_of(edges.features, manifest.weight_attr)
+    if weights is not None:
         _check_weights(where, edges, weights)
 
 

@@ -34,7 +34,7 @@ def open_engine(
         MissingDependencyError: Ray or Beam is not installed.
         EngineError: The cluster cannot be reached.
     """
-    # Imported late: a worker imports this package too, and needs none of them.
+    # The engines are imported late: a worker process imports this package too, and needs no engine.
     check_choice("engine", name, get_args(EngineName))
     if address is not None and name != "ray":
         raise SettingsError(f"address is {address!r}, but the engine {name} has no address; leave it out")

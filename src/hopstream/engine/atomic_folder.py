@@ -204,7 +204,7 @@ def choice_before(out: str | os.PathLike[str], digest_with: Callable[[Choice], s
     except (OSError, ValueError, KeyError, TypeError):
         return None
     began = job_digest(path)
-    if began is None:  # a clear was interrupted: after a finished job if PLACED is left, else of another job
+    if began is None:  # ``clear`` was interrupted; with PLACED, the job had finished
         return choice if (path / PLACED).exists() else None
     return choice if began == digest_with(choice) else None
 
@@ -291,7 +291,7 @@ def _locked_file(top: Path, root: Path) -> int:
         try:
             top.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(top / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except (FileNotFoundError, FileExistsError):  # its holder removed it, or it cannot be created at all
+        except (FileNotFoundError, FileExistsError):  # another process removed the folder, or it cannot be created
             if attempt == ATTEMPTS - 1:
                 raise
             continue

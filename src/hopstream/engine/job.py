@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hopstream.arrays import write_text
 from hopstream.engine.contract import Engine
@@ -38,7 +38,19 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+class FilePath(Protocol):
+    """Path of a file, here or at a URI."""
+
+    def exists(self) -> bool:
+        """Return whether there is a file."""
+        ...
+
+    def stat(self) -> Any:
+        """Return its size and time, as of ``os.stat_result``."""
+        ...
+
+
+def file_states(paths: Iterable[FilePath]) -> list[tuple[str, int, int]]:
     """Return path, size and modification time of existing files, for ``digest_of`` to detect changes."""
     return [(str(path), s.st_size, s.st_mtime_ns) for path in paths if path.exists() for s in (path.stat(),)]
 

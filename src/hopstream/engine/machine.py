@@ -186,7 +186,7 @@ def num_processors(root: Path = ROOT) -> int:
 def _free_bytes(root: Path) -> int:
     """Return the available memory of the machine, limited by every control group of this process."""
     left = [int(line.split()[1]) << 10 for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
-    left = left or [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]  # others than Linux report only the total
+    left = left or [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]  # not Linux: only the total is known
     for group in _groups(root, "memory"):
         limits = [int(word) for name in LIMITS for word in _words(group / name) if word.isdecimal()]
         if limits:
@@ -230,7 +230,7 @@ def give_back_large_blocks() -> bool:
     150 MB of arrays took 300 MB. The cost is page faults in each new array; memory pools avoid them.
 
     Returns:
-        Whether the C library supports it. Others than glibc always do this, or never.
+        Whether the C library has this setting. Other libraries than glibc always return such memory, or never.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGE_BYTES))

@@ -119,7 +119,7 @@ class BeamEngine(Engine):
         """Read outcomes as they appear, until every task has one."""
         last_news = time.monotonic()
         while waiting:
-            has_ended = run.wait(LOOK_S)  # before the check, so that the last files it wrote are found
+            has_ended = run.wait(LOOK_S)  # before the check, so that the last outcomes are found
             found = [name for name in waiting if (run.place / f"{name}.json").exists()]
             for name in found:
                 _, result = outcome((run.place / f"{name}.json").read_text(encoding="utf-8"))

@@ -142,7 +142,7 @@ def read_bytes(name: str, value: object) -> int:
     """Read a number of bytes, or a size in units; see ``memory_bytes``.
 
     Raises:
-        SettingsError: It is neither, or below 0.
+        SettingsError: The value is neither, or below 0.
     """
     return read_integer(name, memory_bytes(value, name) if isinstance(value, str) else value, 0, 1 << 62)
 

@@ -28,6 +28,7 @@ from hopstream.export.samples import SampleMaker, SeedSampling, distinct_stretch
 from hopstream.export.seeds import LinkValues, NodeIds, read_seeds, seed_names
 from hopstream.export.settings import Compression, FileFormat, Seconds
 from hopstream.export.shards import Encoded, ShardWriter, open_shard
+from hopstream.places.paths import AnyPath, path_of, put_file
 from hopstream.store import open_store
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.tfrecord import shard_paths
@@ -42,7 +43,7 @@ class ExportPlan:
     Attributes:
         source: Location for ``open_store``.
         sampling: The sampling of each seed.
-        stem: Common beginning of the paths of shards.
+        stem: Common beginning of the paths of shards, for ``path_of``.
         num_seeds: Number of records in all shards.
         num_shards: Number of files.
         one_file: There is one file, whose path is ``stem``.
@@ -73,9 +74,10 @@ class ExportPlan:
         return cls(**{**value, "sampling": SeedSampling(**value["sampling"])})
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[AnyPath]:
         """The files to write."""
-        return [Path(self.stem)] if self.one_file else shard_paths(self.stem, self.num_shards)
+        stem = path_of(self.stem)
+        return [stem] if self.one_file else shard_paths(stem, self.num_shards)
 
     def range_of(self, shard: int) -> tuple[int, int]:
         """Return the range ``[first, last)`` of a shard's seeds; shards are consecutive and of equal size."""
@@ -206,7 +208,7 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
             writer.close()
         sync(partial)  # before the rename, or a crash of the machine could leave a partial file under the final name
         num_bytes = partial.stat().st_size
-        partial.replace(path)
+        put_file(partial, path)
         took["write"] += Seconds.now() - started
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from hopstream.export.samples import SeedSampling
 from hopstream.export.seed_sampler import Seed, SeedSampler
 from hopstream.store import open_store
 from hopstream.store.contract import Store
-from hopstream.store.sources import check_source
+from hopstream.store.sources import read_location
 from hopstream.tfgnn.sampling_spec import parse_spec
 
 try:
@@ -54,11 +54,11 @@ class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not rea
             SettingsError: Other processes cannot open the source, or ``batch_size`` is out of range.
         """
         super().__init__()
-        check_source(source)
+        location = read_location(source)
         if not 1 <= batch_size <= MAX_BATCH:
             raise SettingsError(f"batch_size is {batch_size}; give 1 to {MAX_BATCH}")
         parse_spec(sampling.spec)
-        self._place = _Place(os.fspath(source), sampling)
+        self._place = _Place(location, sampling)
         self._batch_size, self._is_keyed = batch_size, is_keyed
 
     def expand(self, seeds: Any) -> Any:

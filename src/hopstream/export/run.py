@@ -46,11 +46,12 @@ from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptio
 from hopstream.export.source import ExportSource, located_source, open_source
 from hopstream.ingest.source_paths import check_apart
 from hopstream.ingest.tables import TableSettings
+from hopstream.places.paths import AnyPath, path_of, put_file, uri_of
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text, names_tables, schema_message
 from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text, uniform_by_default
 from hopstream.tfgnn.tfrecord import output_name, shard_paths
-from hopstream.uris import local_path
+from hopstream.uris import is_uri, local_path
 
 logger = logging.getLogger(__name__)
 FORMAT = 4
@@ -90,7 +91,8 @@ def export_subgraphs(  # noqa: PLR0913  source, spec, output, seeds, settings an
         source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as for ``open_store``; or the
             ``.pbtxt`` of a unigraph or its folder, which is converted to a dataset in the export's hidden folder.
         spec: A ``SamplingSpec``: a file, its text, or a message.
-        out: Common beginning of the files' paths, such as ``samples/train.tfrecord``. The suffix ``@16`` or
+        out: Common beginning of the files' paths, such as ``samples/train.tfrecord``, or a URI, which needs
+            ``settings.work_dir``: each shard is copied there when it is complete. The suffix ``@16`` or
             ``-?????-of-00016`` asks for 16 files, which are named ``train.tfrecord-00003-of-00016`` and so on. The
             schema is ``train.tfrecord.pbtxt``.
         seeds: A table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a pattern) or an array
@@ -123,26 +125,29 @@ def export_subgraphs(  # noqa: PLR0913  source, spec, output, seeds, settings an
     text = spec_text(spec)
     tables = TableSettings(on_dangling=settings.on_dangling, data_path=settings.data_path)
     if isinstance(seeds, str | Path):
-        local_path(seeds)
-    with errors_named(place), open_source(source, tables) as opened, _open_place(place) as work:
+        path_of(seeds)
+    here, name = (place, "out") if isinstance(place, Path) else (_work_dir(place, settings) / place.name, "work_dir")
+    with errors_named(here), open_source(source, tables) as opened, _open_place(here, name) as work:
         if "://" not in opened.located:
-            check_apart(place, {"the source": str(source), "data_path": settings.data_path or str(source)})
+            check_apart(here, {"the source": str(source), "data_path": settings.data_path or str(source)}, name)
         return ExportJob(
             work=work, place=place, source=opened, spec=text, spec_name=spec_name(spec), seeds=seeds, settings=settings,
             overwrite=overwrite, progress=progress or no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
 
 
-def _is_whole(path: Path, result: dict[str, Any] | None) -> bool:
-    """Return whether a shard exists with the size that its task reported."""
-    try:
-        return result is not None and path.stat().st_size == result["bytes"]
-    except FileNotFoundError:
-        return False
+def _work_dir(place: AnyPath, settings: ExportSettings) -> Path:
+    """Return the folder for the unfinished work of an export to a URI."""
+    if settings.work_dir is None:
+        raise SettingsError(
+            f"out is {place}, at a URI; give work_dir too, a folder of this machine for unfinished work and for each "
+            "shard until it is copied"
+        )
+    return local_path(settings.work_dir).absolute()
 
 
 @contextmanager
-def _open_place(place: Path) -> Iterator[WorkFolder]:
+def _open_place(place: Path, name: str) -> Iterator[WorkFolder]:
     """Open the work folder beside the schema of an export.
 
     Raises:
@@ -152,28 +157,37 @@ def _open_place(place: Path) -> Iterator[WorkFolder]:
         try:
             work = opened.enter_context(open_work(place.with_name(f"{place.name}.pbtxt")))
         except (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError) as error:
+            shown = place if name == "out" else place.parent
             raise SettingsError(
-                f"out is {place}, which cannot be written ({error.strerror}); give a path in a writable folder"
+                f"{name} is {shown}, which cannot be written ({error.strerror}); give a path in a writable folder"
             ) from error
         yield work
 
 
-def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSettings]:
+def _place_of(out: str | Path, settings: ExportSettings) -> tuple[AnyPath, ExportSettings]:
     """Split ``out`` into the stem of paths and the number of shards.
 
     The result is the stem, and the settings with that number.
     """
-    stem, num_shards = output_name(str(local_path(out)))
-    if not Path(stem).name or Path(stem).is_dir():
+    path = path_of(str(out).replace("-?????-of-", "@") if is_uri(str(out)) else out)  # ? begins a URI's query
+    if settings.work_dir is not None and isinstance(path, Path):
+        raise SettingsError(f"work_dir is given, but out is {out}, on this machine; leave work_dir out")
+    stem, num_shards = output_name(str(path))
+    place = path.with_name(Path(stem).name) if path.name else path
+    if not place.name or place.is_dir():
         raise SettingsError(f"out is {out}, a folder; give the start of file names, such as {out}/samples")
     _check_suffix(stem, settings.file_format)
     if num_shards is None:
-        return Path(stem).absolute(), settings
+        return place.absolute(), settings
     if settings.one_file:
         raise SettingsError(f"out is {out}, which means {num_shards} files, but one_file is set; use only one of them")
     if settings.num_shards not in (None, num_shards):
         raise SettingsError(f"out is {out}, but num_shards is {settings.num_shards}; use only one of them")
-    return Path(stem).absolute(), replace(settings, num_shards=num_shards)
+    return place.absolute(), replace(settings, num_shards=num_shards)
+
+
+def _resolved(path: str | AnyPath) -> AnyPath:
+    return Path(os.path.realpath(path)) if isinstance(path, str | Path) else path
 
 
 def _check_suffix(stem: str, file_format: str) -> None:
@@ -192,7 +206,7 @@ class ExportJob:
     """Job of one call of ``export_subgraphs``."""
 
     work: WorkFolder
-    place: Path
+    place: AnyPath
     source: ExportSource
     spec: str
     spec_name: str
@@ -275,8 +289,17 @@ class ExportJob:
         values = LinkValues(folder / VALUES).schema if (folder / VALUES).exists() else None
         write_text(folder / "schema.pbtxt", message_text(schema_of_samples(sampling, store.schema, values)))
         call = [digest, report.num_seeds, len(report.paths), report.num_bytes]
-        self.job_work.put_in_place(folder / "schema.pbtxt", json.dumps(call))
+        if isinstance(self.schema_path, Path):
+            self.job_work.put_in_place(folder / "schema.pbtxt", json.dumps(call))
+        else:
+            put_file(folder / "schema.pbtxt", self.schema_path)
+            self.work.clear()
         return report
+
+    @property
+    def schema_path(self) -> AnyPath:
+        """The file with the schema, which marks the export as complete."""
+        return self.work.root if isinstance(self.place, Path) else self.place.with_name(f"{self.place.name}.pbtxt")
 
     @property
     def job_work(self) -> WorkFolder:
@@ -290,7 +313,7 @@ class ExportJob:
             return None
         return ExportReport(
             paths=(self.place,) if self.settings.one_file else tuple(shard_paths(self.place, call[2])),
-            schema_path=self.work.root, num_seeds=call[1], num_bytes=call[3], seconds={}, wall_seconds={},
+            schema_path=self.schema_path, num_seeds=call[1], num_bytes=call[3], seconds={}, wall_seconds={},
         )  # fmt: skip
 
     def _check_seeds(self, is_linked: bool) -> None:
@@ -328,11 +351,11 @@ class ExportJob:
         Raises:
             SettingsError: An input is in the output folder and has a name that the export writes or removes.
         """
-        seeds: Sequence[Path] = () if self.table is None else self.table.paths
-        read: dict[str, Sequence[str | Path]] = {"the spec": [self.spec_name], "the table of seeds": seeds}
-        root = Path(os.path.realpath(self.work.root))
+        seeds: Sequence[AnyPath] = () if self.table is None else self.table.paths
+        read: dict[str, Sequence[str | AnyPath]] = {"the spec": [self.spec_name], "the table of seeds": seeds}
+        root = self.schema_path
         for what, paths in read.items():
-            for path in (Path(os.path.realpath(path)) for path in paths):
+            for path in map(_resolved, paths):
                 is_ours = path == root or (path.parent == root.parent and self._names().fullmatch(path.name))
                 if is_ours:
                     raise SettingsError(
@@ -368,7 +391,7 @@ class ExportJob:
         num_shards = 1 if settings.one_file else settings.num_shards
         num_shards = num_shards or max(1, min(USUAL_SHARDS, -(-num_seeds // SEEDS_PER_SHARD)))
         found = ExportPlan(
-            source=located, sampling=sampling, stem=str(self.place), num_seeds=num_seeds, num_shards=num_shards,
+            source=located, sampling=sampling, stem=uri_of(self.place), num_seeds=num_seeds, num_shards=num_shards,
             one_file=settings.one_file, has_keys=(folder / SEEDS).exists(), file_format=settings.file_format,
             compression=settings.compression, num_threads=settings.num_threads,
         )  # fmt: skip
@@ -415,12 +438,14 @@ class ExportJob:
         ]
         for partial in folder.glob(f"*{PARTIAL}"):  # left by killed workers
             partial.unlink(missing_ok=True)
+        sizes = {path.name: path.stat().st_size for path in self._files()}
         for one, path in zip(tasks, plan.paths, strict=True):
-            if not _is_whole(path, job.result_of(one)):  # not yet written, or removed or truncated since
+            result = job.result_of(one)
+            if result is None or sizes.get(path.name) != result["bytes"]:  # not written, or removed or truncated since
                 job.forget(one)
         results = list(job.run("export", tasks).values())
         return ExportReport(
-            paths=tuple(plan.paths), schema_path=self.work.root, num_seeds=plan.num_seeds,
+            paths=tuple(plan.paths), schema_path=self.schema_path, num_seeds=plan.num_seeds,
             num_bytes=sum(result["bytes"] for result in results),
             seconds={name: sum(result["seconds"][name] for result in results) for name in STAGES},
             wall_seconds={name: sum(result["wall_seconds"][name] for result in results) for name in STAGES},
@@ -431,10 +456,11 @@ class ExportJob:
         number = r"-\d{5}-of-\d{5}"
         return re.compile(re.escape(self.place.name) + (f"({number})?" if self.settings.one_file else number))
 
-    def _files(self) -> list[Path]:
+    def _files(self) -> list[AnyPath]:
         """List the shards of an export of this name, complete or not."""
         name, folder = self._names(), self.place.parent
-        return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
+        found = folder.iterdir() if folder.is_dir() else ()
+        return sorted((path for path in found if name.fullmatch(path.name)), key=lambda path: path.name)
 
     def _check_place(self, digest: str) -> None:
         """Refuse to replace an export without ``overwrite``; shards of an interrupted export may be replaced.
@@ -442,19 +468,19 @@ class ExportJob:
         Raises:
             SettingsError: There is an export of this name, or the schema's name is taken by a unigraph.
         """
-        is_complete = self.work.root.exists()
-        if is_complete and names_tables(self.work.root):
-            raise SettingsError(f"{self.work.root} is the schema of a unigraph, not of an export; give another name")
+        is_complete = self.schema_path.exists()
+        if is_complete and names_tables(self.schema_path):
+            raise SettingsError(f"{self.schema_path} is the schema of a unigraph, not of an export; give another name")
         was_ended = job_digest(self.job_work.path) is not None and any(self.job_work.path.glob(f"*/{BEGUN}"))
         files = self._files()
         if self.overwrite or not (is_complete or files) or (was_ended and not is_complete):
             return
-        shown = self.work.root if is_complete else files[0]
+        shown = self.schema_path if is_complete else files[0]
         raise SettingsError(f"{shown} exists already; give overwrite=True or another name")
 
     def _remove_files(self) -> None:
         """Remove an earlier export: the schema first, because it marks the shards as complete."""
-        self.work.root.unlink(missing_ok=True)
+        self.schema_path.unlink(missing_ok=True)
         for path in self._files():
             path.unlink(missing_ok=True)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,10 @@ from hopstream.arrays import IntArray, RaggedArray, open_array, written_whole
 from hopstream.dataset.raw_ids import find_ids, id_feature_of, texts_of
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, quoted
 from hopstream.export.raw_ids import column_of, ids_as, kind_of_ids, link_name
-from hopstream.ingest.raw_tables.files import csv_rows, read_batches
+from hopstream.ingest.raw_tables.files import csv_rows, open_plain, read_batches
 from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.ingest.raw_tables.raw_ids import NAME, strings_column
+from hopstream.places.paths import AnyPath, arrow_source, is_remote
 from hopstream.sample.raw_ids import fetch_ids, id_blocks, num_keys
 from hopstream.schema import STRING, FeatureSchema
 from hopstream.store.contract import Store
@@ -175,7 +177,7 @@ class SeedTable:
         values: Columns to read as labels; None for all columns whose names do not begin with ``#``.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[AnyPath, ...]
     kind: str
     columns: tuple[tuple[str, ...], ...]
     values: tuple[str, ...] | None = ()
@@ -183,7 +185,7 @@ class SeedTable:
     @classmethod
     def of(
         cls,
-        name: str | Path,
+        name: str | AnyPath,
         columns: tuple[tuple[str, ...], ...] = NODE_COLUMNS,
         values: tuple[str, ...] | None = (),
     ) -> SeedTable:
@@ -199,7 +201,12 @@ class SeedTable:
             raise SettingsError(f"seeds are {str(name)!r}; the name must end in one of {', '.join(_SUFFIXES)}")
         if kind == "npy" and values:
             raise SettingsError(f"seeds are {str(name)!r}, which has no column {values[0]!r}; use another format")
-        return cls(tuple(files_of(name)), kind, columns, values)
+        paths = tuple(files_of(name))
+        if kind == "npy" and is_remote(paths[0]):
+            raise SettingsError(
+                f"seeds are {paths[0]}, an array, which is mapped; copy it to this machine, or give a table"
+            )
+        return cls(paths, kind, columns, values)
 
     def states(self) -> list[list[str | int]]:
         """Return path, size and time of each file, to notice changed files."""
@@ -211,7 +218,8 @@ class SeedTable:
         It is 0 for formats other than ``.npy`` and Parquet.
         """
         if self.kind == "npy":
-            return sum(array.shape[0] if array.ndim else 0 for array in map(open_array, self.paths))
+            arrays = (open_array(cast(Path, path)) for path in self.paths)
+            return sum(array.shape[0] if array.ndim else 0 for array in arrays)
         return sum(map(_parquet_rows, self.paths)) if self.kind == "parquet" else 0
 
     def check_columns(self) -> None:
@@ -225,7 +233,7 @@ class SeedTable:
         """
         for path in self.paths:
             if self.kind == "npy":
-                next(array_batches(open_array(path), str(path), len(self.columns)), None)
+                next(array_batches(open_array(cast(Path, path)), str(path), len(self.columns)), None)
                 continue
             opened = self._opened(path)
             if opened is not None:
@@ -241,11 +249,11 @@ class SeedTable:
         """
         for path in self.paths:
             if self.kind == "npy":
-                yield from array_batches(open_array(path), str(path), len(self.columns))
+                yield from array_batches(open_array(cast(Path, path)), str(path), len(self.columns))
             else:
                 yield from self._table(path)
 
-    def _table(self, path: Path) -> Iterator[SeedBlock]:
+    def _table(self, path: AnyPath) -> Iterator[SeedBlock]:
         opened = self._opened(path)
         if opened is None:
             return
@@ -258,7 +266,7 @@ class SeedTable:
             _refuse_nulls((*columns, *values.values()), (*names, *others), batch.origin.place)
             yield SeedBlock(columns, batch.origin.place, values)
 
-    def _opened(self, path: Path) -> tuple[TableFiles, list[str]] | None:
+    def _opened(self, path: AnyPath) -> tuple[TableFiles, list[str]] | None:
         """Describe a file as a table, and list its columns; None for a file without records.
 
         The first record of a TFRecord file defines the columns of all records.
@@ -278,7 +286,7 @@ class SeedTable:
         }
         return replace(files, columns=held, columns_said_by="wanted"), list(held)
 
-    def _chosen(self, path: Path, there: Sequence[str]) -> list[str]:
+    def _chosen(self, path: AnyPath, there: Sequence[str]) -> list[str]:
         """Choose the column of each end."""
         chosen = []
         for names in self.columns:
@@ -291,7 +299,7 @@ class SeedTable:
             chosen.append(found[0])
         return chosen
 
-    def _others(self, path: Path, there: Sequence[str], chosen: Sequence[str]) -> list[str]:
+    def _others(self, path: AnyPath, there: Sequence[str], chosen: Sequence[str]) -> list[str]:
         """Choose the columns of labels."""
         if self.values is None:
             return [name for name in there if name not in chosen and not name.startswith("#")]
@@ -399,26 +407,26 @@ def _refuse_nulls(columns: Sequence[pa.Array], names: Sequence[str], place: Call
             raise SchemaError(f"{place(row)}: {name} is empty; every seed needs one")
 
 
-def _csv_header(path: Path, delimiter: str) -> list[str]:
+def _csv_header(path: AnyPath, delimiter: str) -> list[str]:
     """Read the names of columns; bytes that are not UTF-8 are replaced, and reading the rows reports them."""
-    how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace", "newline": ""}
     try:
-        with gzip.open(path, "rt", **how) if path.name.endswith(".gz") else path.open(**how) as file:
-            return next((cells for _, cells in csv_rows(cast(IO[str], file), delimiter)), [])
+        how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace", "newline": ""}
+        with open_plain(path) as file, io.TextIOWrapper(file, **how) as text:
+            return next((cells for _, cells in csv_rows(text, delimiter)), [])
     except (csv.Error, EOFError, gzip.BadGzipFile) as error:
         raise FormatError(f"{path} cannot be read as csv: {error}") from error
 
 
-def _parquet_columns(path: Path) -> list[str]:
+def _parquet_columns(path: AnyPath) -> list[str]:
     try:
-        return list(pq.read_schema(path).names)
+        return list(pq.read_schema(arrow_source(path)).names)
     except pa.ArrowException as error:
         raise FormatError(f"{path} cannot be read as parquet: {error}") from error
 
 
-def _parquet_rows(path: Path) -> int:
+def _parquet_rows(path: AnyPath) -> int:
     try:
-        return int(pq.read_metadata(path).num_rows)
+        return int(pq.read_metadata(arrow_source(path)).num_rows)
     except pa.ArrowException as error:
         raise FormatError(f"{path} cannot be read as parquet: {error}") from error
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 from hopstream.checks import Settings, check_choice, check_int
 from hopstream.engine.settings import MEMORY_HELP, EngineName, WorkerSettings, memory_bytes
 from hopstream.errors import SettingsError
+from hopstream.places.paths import AnyPath
 from hopstream.tfgnn.tfrecord import MAX_SHARDS
 
 FileFormat = Literal["tfrecord", "parquet"]
@@ -93,6 +93,11 @@ class ExportSettings(WorkerSettings):
         metadata={"help": "of a unigraph: the folder that file names are relative to; if not given, the schema's"},
     )
     memory: str | None = field(default=None, metadata={"help": MEMORY_HELP})
+    work_dir: str | None = field(
+        default=None,
+        metadata={"help": "if out is a URI: a folder that all workers see, for unfinished work and for each shard "
+                          "until it is copied"},
+    )  # fmt: skip
     beam_options: tuple[str, ...] = field(
         default=(), metadata={"help": "an option of the Beam pipeline, such as --runner=FlinkRunner"}
     )
@@ -143,6 +148,7 @@ class ExportOptions(TypedDict, total=False):
     on_dangling: OnDangling
     data_path: str | None
     memory: str | None
+    work_dir: str | None
     beam_options: tuple[str, ...]
 
 
@@ -151,7 +157,8 @@ class ExportReport:
     """Report of an export.
 
     Attributes:
-        paths: The shards in order; all records of the first come before those of the second.
+        paths: The shards in order; all records of the first come before those of the second. Each is a ``Path``; at a
+            URI its ``str`` is the URI without its query.
         schema_path: The file with the ``GraphSchema`` of the records.
         num_seeds: Number of records in all shards, one per seed.
         num_bytes: Bytes of all shards.
@@ -160,8 +167,8 @@ class ExportReport:
         wall_seconds: Wall-clock seconds of the same stages, including waits for disks, servers and other threads.
     """
 
-    paths: tuple[Path, ...]
-    schema_path: Path
+    paths: tuple[AnyPath, ...]
+    schema_path: AnyPath
     num_seeds: int
     num_bytes: int
     seconds: Mapping[str, float]

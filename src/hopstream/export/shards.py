@@ -26,7 +26,7 @@ class Encoded(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Approximate memory that they take."""
+        """Approximate memory of the encoded subgraphs."""
         ...
 
 

@@ -173,7 +173,7 @@ def check_writable(label: str, schema: FeatureSchema, settings: UnigraphSettings
     """Check that the format of the files can hold a feature.
 
     Raises:
-        SchemaError: It cannot.
+        SchemaError: The format cannot hold the feature.
     """
     if schema.dtype.startswith("complex"):
         raise SchemaError(f"{label} is {schema}; TF-GNN stores integers, reals, bools and strings; leave it out")

@@ -265,6 +265,8 @@ class Graph:
         splits: Node type to split name to int64 keys, ascending and distinct.
         edge_splits: Edge type to split name to int64 edge keys, ascending and distinct.
         label_types: Supervision edge type to the edge types that its links were taken from; see ``GraphSchema``.
+        transforms: JSON value of the fitted transforms of the tables that the graph was read from, by type and feature;
+            datasets keep it. It is no part of the fingerprint.
     """
 
     nodes: Mapping[str, NodeTable]
@@ -272,6 +274,7 @@ class Graph:
     splits: Mapping[str, Mapping[str, IntArray]] = field(default_factory=dict)
     edge_splits: Mapping[EdgeType, Mapping[str, IntArray]] = field(default_factory=dict)
     label_types: Mapping[EdgeType, tuple[EdgeType, ...]] = field(default_factory=dict)
+    transforms: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def schema(self) -> GraphSchema:

@@ -12,8 +12,15 @@ from hopstream.graph.graph import Graph
 from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.ingest.objects.pyg_data import DataObjects, graph_from_data
 from hopstream.ingest.raw_tables.metadata import Description
-from hopstream.ingest.source_paths import METADATA, description_of, is_edge_list, is_unigraph, refuse_partitions
-from hopstream.uris import local_path
+from hopstream.ingest.source_paths import (
+    METADATA,
+    NOT_READ_THERE,
+    description_of,
+    is_edge_list,
+    is_unigraph,
+    refuse_partitions,
+)
+from hopstream.places.paths import AnyPath, path_of
 
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
@@ -47,24 +54,28 @@ def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **opt
     if not isinstance(source, str | os.PathLike):
         _refuse_options(options, "data objects")
         return graph_from_data(source)
-    path = local_path(source)
+    path = path_of(source)
     refuse_partitions(path)
     if path.is_dir():
-        if _is_ogb_folder(path):
+        if isinstance(path, Path) and _is_ogb_folder(path):
             return _read_ogb_folder(path, options)
         path = _metadata_of(path)
     if is_unigraph(path):
         return _read_tables(path, options)
     if path.suffix == ".json":
         return _read_described(path, options)
+    if not isinstance(path, Path):
+        raise FormatError(f"{path} {NOT_READ_THERE if path.exists() else 'is missing'}")
     return _read_file(path, options)
 
 
-def _read_described(path: Path, options: dict[str, object]) -> Graph:
+def _read_described(path: AnyPath, options: dict[str, object]) -> Graph:
     from hopstream.ingest.chunked import is_chunked, open_chunked
 
     if is_chunked(path):
         _refuse_options(options, "chunked graphs")
+        if not isinstance(path, Path):
+            raise FormatError(f"{path} describes a chunked graph; it {NOT_READ_THERE}")
         return open_chunked(path).load()
     return _read_tables(path, options)
 
@@ -102,7 +113,7 @@ def _read_ogb_folder(path: Path, options: dict[str, object]) -> Graph:
     return read_ogb_folder(path, **options)  # type: ignore[arg-type]
 
 
-def _read_tables(path: Path | Description, options: dict[str, object]) -> Graph:
+def _read_tables(path: AnyPath | Description, options: dict[str, object]) -> Graph:
     from hopstream.ingest.tables import TableSettings, read_tables
 
     known = list(TableSettings.__dataclass_fields__)
@@ -111,7 +122,7 @@ def _read_tables(path: Path | Description, options: dict[str, object]) -> Graph:
     return read_tables(path, TableSettings(**options)).graph  # type: ignore[arg-type]
 
 
-def _metadata_of(folder: Path) -> Path:
+def _metadata_of(folder: AnyPath) -> AnyPath:
     if not (folder / "manifest.json").is_file() and (path := description_of(folder)).is_file():
         return path
     if (folder / "manifest.json").is_file():

@@ -41,7 +41,8 @@ def graph_from_arrays(
             these.
         num_nodes: Number of nodes, or numbers by node type; any type may be missing. The order of the node types is
             that of their first mention in this argument, then in ``node_features``, then in ``edges``.
-        node_features: Columns of num_nodes rows. A list of arrays of different lengths becomes a ragged column.
+        node_features: Columns of num_nodes rows. A list of arrays of different lengths becomes a ragged column. Times
+            (datetime64, timestamps of pandas or Arrow) become int64 in their own unit since 1970.
         edge_features: Columns of num_edges rows.
         splits: Masks bool[num_nodes], or distinct keys in any order.
         edge_splits: Masks bool[num_edges], or distinct edge keys (column numbers of ``edges``) in any order.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from hopstream.errors import FormatError
+from hopstream.places.paths import AnyPath
 
 
-def read_json(path: Path) -> object:
+def read_json(path: AnyPath) -> object:
     """Read a JSON file.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.json_files import read_json
@@ -15,6 +16,7 @@ from hopstream.ingest.raw_tables.metadata import (
     described_tables,
     read_json_metadata,
 )
+from hopstream.places.paths import AnyPath, PathKind, is_remote, path_of, sorted_files
 from hopstream.uris import local_path
 
 METADATA = "metadata.json"
@@ -22,35 +24,39 @@ PYG_META = "META.json"
 SCHEMA_SUFFIX = ".pbtxt"
 MAX_JSON = 16
 """A folder with more JSON files than this is not searched for DGL's partitions."""
+NOT_READ_THERE = (
+    "is at a URI, from which only tables are read: a metadata.json that describes CSV and Parquet files, or the .pbtxt "
+    "of a unigraph; copy it to this machine, or mount the bucket"
+)
 EDGE_LISTS = frozenset({".txt", ".tsv", ".csv", ".edgelist", ".edges"})
 
 
-def is_unigraph(path: Path) -> bool:
+def is_unigraph(path: AnyPath) -> bool:
     """Return whether a file is, by its name, the schema of a unigraph."""
     return path.suffix == SCHEMA_SUFFIX
 
 
-def is_edge_list(path: Path) -> bool:
+def is_edge_list(path: AnyPath) -> bool:
     """Return whether a path is, by its name, a text file with an edge on each line."""
     return Path(path.name.lower().removesuffix(".gz")).suffix in EDGE_LISTS
 
 
-def pyg_partitions_of(path: Path) -> Path | None:
+def pyg_partitions_of(path: PathKind) -> PathKind | None:
     """Return the folder of PyG's partitions, given the folder or its ``META.json``; else None."""
     meta = path if path.name == PYG_META else path / PYG_META
-    return meta.parent if meta.is_file() else None
+    return cast(PathKind, meta.parent) if meta.is_file() else None
 
 
-def dgl_config_of(path: Path) -> Path | None:
+def dgl_config_of(path: PathKind) -> PathKind | None:
     """Return the JSON file of DGL's partitions, given the file or a folder with exactly one; else None."""
-    found = [path] if path.suffix == ".json" and path.is_file() else sorted(path.glob("*.json"))
+    found = [path] if path.suffix == ".json" and path.is_file() else sorted_files(path, "*.json")
     if len(found) > MAX_JSON:  # none of DGL's folders
         return None
     configs = [one for one in found if is_dgl_config(one)]
     return configs[0] if len(configs) == 1 else None
 
 
-def is_dgl_config(path: Path) -> bool:
+def is_dgl_config(path: AnyPath) -> bool:
     """Return whether a file is the JSON file of DGL's partitions."""
     try:
         value = read_json(path)
@@ -59,12 +65,12 @@ def is_dgl_config(path: Path) -> bool:
     return isinstance(value, dict) and "part-0" in value
 
 
-def are_partitions(path: Path) -> bool:
+def are_partitions(path: AnyPath) -> bool:
     """Return whether a path holds PyG's or DGL's partitions."""
     return pyg_partitions_of(path) is not None or dgl_config_of(path) is not None
 
 
-def refuse_partitions(path: Path) -> None:
+def refuse_partitions(path: AnyPath) -> None:
     """Refuse PyG's and DGL's partitions, and name the function that reads them.
 
     Raises:
@@ -78,7 +84,7 @@ def refuse_partitions(path: Path) -> None:
         )
 
 
-def description_of(source: Path) -> Path:
+def description_of(source: PathKind) -> PathKind:
     """Return the file that describes tables or a chunked graph: the given file, or the one in a folder.
 
     In a folder it is ``metadata.json``, or without one the only ``.pbtxt``. The file may not exist.
@@ -86,16 +92,17 @@ def description_of(source: Path) -> Path:
     Raises:
         FormatError: The folder has several ``.pbtxt`` files.
     """
-    if not source.is_dir() or (source / METADATA).is_file():
-        return source / METADATA if source.is_dir() else source
-    found = sorted(source.glob(f"*{SCHEMA_SUFFIX}"))
+    metadata = cast(PathKind, source / METADATA)
+    if not source.is_dir() or metadata.is_file():
+        return metadata if source.is_dir() else source
+    found = sorted_files(source, f"*{SCHEMA_SUFFIX}")
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise FormatError(f"{source} has {len(found)} files *{SCHEMA_SUFFIX}: {names}; give the one that is the schema")
-    return found[0] if found else source / METADATA
+    return found[0] if found else metadata
 
 
-def check_data_path(path: Path, data_path: str | None) -> None:
+def check_data_path(path: AnyPath, data_path: str | None) -> None:
     """Refuse a data folder for any source but a unigraph.
 
     Args:
@@ -109,7 +116,7 @@ def check_data_path(path: Path, data_path: str | None) -> None:
         raise SettingsError(f"data_path is only for unigraphs; {path} is not one: leave it out")
 
 
-def read_metadata(path: Path | Description, data_path: str | None = None) -> TablesMetadata:
+def read_metadata(path: AnyPath | Description, data_path: str | None = None) -> TablesMetadata:
     """Read and check the description of tables, and find their files.
 
     Args:
@@ -127,13 +134,15 @@ def read_metadata(path: Path | Description, data_path: str | None = None) -> Tab
         return described_tables(path)
     check_data_path(path, data_path)
     if is_unigraph(path):
-        from hopstream.ingest.raw_tables.unigraph import read_unigraph  # protobuf is for those who need it
+        from hopstream.ingest.raw_tables.unigraph import read_unigraph  # imported here, because it loads protobuf
 
-        return read_unigraph(path, data_path=None if data_path is None else Path(data_path))
+        return read_unigraph(path, data_path=None if data_path is None else path_of(data_path))
     return read_json_metadata(path)
 
 
-def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathLike[str]], name: str = "out") -> None:
+def check_apart(
+    out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathLike[str] | AnyPath], name: str = "out"
+) -> None:
     """Refuse an output path that equals an input path, contains it, or lies in it.
 
     Sibling folders are allowed, and so is a folder beside an input file.
@@ -148,8 +157,10 @@ def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathL
         SettingsError: The paths overlap; the message says how.
     """
     target = Path(os.path.realpath(local_path(out)))
-    for what, given in inputs.items():
-        given = local_path(given)
+    for what, of_input in inputs.items():
+        if is_remote(of_input):
+            continue
+        given = local_path(cast(Path, of_input))
         path = _folder_of_pieces(given) or given
         source = Path(os.path.realpath(path))
         if target == source:

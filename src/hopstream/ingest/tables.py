@@ -11,8 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from hopstream.ingest.raw_tables.files import Batch, Origin, read_batches
 from hopstream.ingest.raw_tables.metadata import (
     Description,
     EdgeTableSpec,
+    FeatureSpec,
     NodeTableSpec,
     TableFiles,
     TablesMetadata,
@@ -34,17 +34,20 @@ from hopstream.ingest.raw_tables.metadata import (
 )
 from hopstream.ingest.raw_tables.raw_ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
 from hopstream.ingest.source_paths import is_unigraph, read_metadata
+from hopstream.ingest.transforms.saved import SavedFeature, Transforms
 from hopstream.ingest.user_columns import check_tables
+from hopstream.places.paths import AnyPath, path_of, uri_of
 from hopstream.schema import EdgeType, type_label
-from hopstream.uris import local_path
 
+SavedTransforms = dict[str, dict[str, Any]]
+"""Feature to ``SavedFeature.to_json``."""
 MERGED_BATCHES = 64
 """Number of batches after which their distinct raw ids are merged."""
 
 
 def read_node_table(
     node_type: str, spec: NodeTableSpec, files: TableFiles, *, is_dropping: bool
-) -> tuple[RawIds, NodeTable, dict[str, IntArray], int]:
+) -> tuple[RawIds, NodeTable, dict[str, IntArray], int, SavedTransforms]:
     """Read the table of one node type.
 
     Args:
@@ -54,7 +57,7 @@ def read_node_table(
         is_dropping: Drop rows whose raw id an earlier row has, instead of raising.
 
     Returns:
-        The raw ids, the nodes with their features, the splits, and the number of dropped rows.
+        The raw ids, the nodes with their features, the splits, the number of dropped rows, and the transforms.
 
     Raises:
         FormatError: A file is missing or damaged.
@@ -74,9 +77,9 @@ def read_node_table(
     kept = ids.first_rows() if is_dropping else None
     if kept is None:
         _refuse_repeated(node_type, ids, origins, raw)
-        return ids, NodeTable(num_nodes=num_rows, features=features), table.splits(), 0
+        return ids, NodeTable(num_nodes=num_rows, features=features), table.splits(), 0, table.transforms()
     nodes = NodeTable(num_nodes=len(kept), features=_take(features, kept))
-    return ids.take(kept), nodes, table.splits(kept), num_rows - len(kept)
+    return ids.take(kept), nodes, table.splits(kept), num_rows - len(kept), table.transforms()
 
 
 class _TableRows:
@@ -101,6 +104,10 @@ class _TableRows:
     def features(self) -> dict[str, Column]:
         """Return all rows of each feature."""
         return {name: reader.finish() for name, reader in self._readers.items()}
+
+    def transforms(self) -> SavedTransforms:
+        """Return how features are made, after ``features``; empty if none is transformed."""
+        return saved_transforms({name: reader.saved() for name, reader in self._readers.items()})
 
     def splits(self, kept: IntArray | None = None) -> dict[str, IntArray]:
         """Return split name to ascending keys, in the order of the splits' first rows.
@@ -203,7 +210,7 @@ class _Ends:
 
 def read_edge_table(
     edge_type: EdgeType, spec: EdgeTableSpec, raw_ids: Mapping[str, RawIds], *, is_dropping: bool
-) -> tuple[EdgeTable, dict[str, IntArray], int]:
+) -> tuple[EdgeTable, dict[str, IntArray], int, SavedTransforms]:
     """Read one edge type.
 
     Args:
@@ -213,7 +220,7 @@ def read_edge_table(
         is_dropping: Drop edges with an end that is empty or names no node, instead of raising.
 
     Returns:
-        The edges in table order, their splits, and the number of dropped edges.
+        The edges in table order, their splits, the number of dropped edges, and the transforms.
 
     Raises:
         FormatError: A file is missing or damaged.
@@ -243,9 +250,9 @@ def read_edge_table(
     kept = np.flatnonzero((src_of >= 0) & (dst_of >= 0))
     num_dropped = len(src_of) - len(kept)
     if not num_dropped:
-        return EdgeTable(src_keys=src_of, dst_keys=dst_of, features=features), table.splits(), 0
+        return EdgeTable(src_keys=src_of, dst_keys=dst_of, features=features), table.splits(), 0, table.transforms()
     edges = EdgeTable(src_keys=src_of[kept], dst_keys=dst_of[kept], features=_take(features, kept))
-    return edges, table.splits(kept), num_dropped
+    return edges, table.splits(kept), num_dropped, table.transforms()
 
 
 def _refuse_dangling(
@@ -303,12 +310,16 @@ class TableSettings(Settings):
             it.
         data_path: The folder that file names in a unigraph's schema are relative to, and that absolute names must lie
             in; by default the folder of the schema. It is kept as an absolute path.
+        fitted: Apply these transforms, of ``read_transforms`` or their JSON value, in place of fitting new ones.
+        tokenizers: Functions that transforms may import, as ``module:function``.
     """
 
     keep_raw_ids: bool = True
     on_dangling: Literal["error", "drop"] = "error"
     on_duplicate: Literal["error", "drop"] = "error"
     data_path: str | None = None
+    fitted: Mapping[str, Any] | None = None
+    tokenizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -322,10 +333,16 @@ class TableSettings(Settings):
         if not isinstance(self.keep_raw_ids, bool):
             raise SettingsError(f"keep_raw_ids is {self.keep_raw_ids!r}; wanted True or False")
         if self.data_path is not None:
-            if not isinstance(self.data_path, str | os.PathLike) or not local_path(self.data_path).is_dir():
+            if not isinstance(self.data_path, str | os.PathLike) or not path_of(self.data_path).is_dir():
                 raise SettingsError(f"data_path is {self.data_path!r}; wanted an existing folder")
             # Workers may have another working directory.
-            object.__setattr__(self, "data_path", str(Path(self.data_path).absolute()))
+            object.__setattr__(self, "data_path", uri_of(path_of(self.data_path)))
+        given: object = self.tokenizers
+        if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+            raise SettingsError(f"tokenizers are {given!r}; wanted a list of module:function")
+        self._keep("tokenizers", tuple(given))
+        if isinstance(self.fitted, Transforms):
+            self._keep("fitted", self.fitted.to_json())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +360,7 @@ class TablesResult:
     num_repeated: Mapping[str, int]
 
 
-def read_tables(path: str | os.PathLike[str] | Description, settings: TableSettings | None = None) -> TablesResult:
+def read_tables(path: str | AnyPath | Description, settings: TableSettings | None = None) -> TablesResult:
     """Read a graph from CSV, Parquet and TFRecord tables, or from tables in memory.
 
     Args:
@@ -360,20 +377,20 @@ def read_tables(path: str | os.PathLike[str] | Description, settings: TableSetti
         SettingsError: ``settings.data_path`` is given, and ``path`` is not a unigraph's schema.
     """
     settings = settings or TableSettings()
-    metadata = read_metadata(path if isinstance(path, Mapping) else local_path(path), settings.data_path)
+    metadata = read_description(path if isinstance(path, Mapping) else path_of(path), settings)
     check_tables(metadata, keep_raw_ids=settings.keep_raw_ids, is_exempt=is_unigraph(metadata.path))
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}
     splits: dict[str, dict[str, IntArray]] = {}
     num_repeated: dict[str, int] = {}
+    saved: dict[str, SavedTransforms] = {}
     for node_type, spec in metadata.nodes.items():
         if spec.files is None:
             raw_ids[node_type] = raw_ids_of_edges(node_type, spec, metadata)
             nodes[node_type] = NodeTable(num_nodes=raw_ids[node_type].num_nodes)
         else:
-            raw_ids[node_type], nodes[node_type], splits[node_type], num_repeated[node_type] = read_node_table(
-                node_type, spec, spec.files, is_dropping=settings.on_duplicate == "drop"
-            )
+            read = read_node_table(node_type, spec, spec.files, is_dropping=settings.on_duplicate == "drop")
+            raw_ids[node_type], nodes[node_type], splits[node_type], num_repeated[node_type], saved[node_type] = read
             if num_repeated[node_type]:
                 logger.warning("dropped %d repeated nodes of %s", num_repeated[node_type], node_type)
         check_num_rows(node_type, spec, nodes[node_type].num_nodes + num_repeated.get(node_type, 0))
@@ -384,8 +401,8 @@ def read_tables(path: str | os.PathLike[str] | Description, settings: TableSetti
     num_dropped: dict[EdgeType, int] = {}
     is_dropping = settings.on_dangling == "drop"
     for edge_type, edge_spec in metadata.edges.items():
-        edges[edge_type], edge_splits[edge_type], num_dropped[edge_type] = read_edge_table(
-            edge_type, edge_spec, raw_ids, is_dropping=is_dropping
+        edges[edge_type], edge_splits[edge_type], num_dropped[edge_type], saved[type_label(edge_type)] = (
+            read_edge_table(edge_type, edge_spec, raw_ids, is_dropping=is_dropping)
         )
         check_num_rows(type_label(edge_type), edge_spec, edges[edge_type].num_edges + num_dropped[edge_type])
         if num_dropped[edge_type]:
@@ -395,8 +412,51 @@ def read_tables(path: str | os.PathLike[str] | Description, settings: TableSetti
         edges=edges,
         splits={t: named for t, named in splits.items() if named},
         edge_splits={t: named for t, named in edge_splits.items() if named},
+        transforms={label: features for label, features in saved.items() if features},
     )
     return TablesResult(graph=graph.check(), num_dropped=num_dropped, num_repeated=num_repeated)
+
+
+def read_description(path: AnyPath | Description, settings: TableSettings) -> TablesMetadata:
+    """Read the description of tables, with the fitted transforms of the settings if there are any.
+
+    Raises:
+        FormatError: The description or a table's file is missing, or the fitted transforms cannot be read.
+        SchemaError: The description contradicts itself or the fitted transforms.
+        SettingsError: ``data_path`` does not fit, or a transform names a function that is not in ``tokenizers``.
+    """
+    metadata = read_metadata(path, settings.data_path)
+    fitted = None if settings.fitted is None else Transforms(settings.fitted, settings.tokenizers)
+
+    def chosen(label: str, features: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
+        found = dict(features)
+        for name, spec in features.items():
+            if spec.transform is None:
+                continue
+            spec.transform.check_allowed(settings.tokenizers)
+            if fitted is not None:
+                chain = fitted[label].chain_of(name) if label in fitted else None
+                wanted = spec.transform.to_json(with_fitted=False)
+                if chain is None or chain.to_json(with_fitted=False) != wanted:
+                    got = None if chain is None else chain.to_json(with_fitted=False)
+                    raise SchemaError(
+                        f"{metadata.path}: {label}.{name} has the transforms {wanted}; the fitted ones are {got}"
+                    )
+                found[name] = replace(spec, transform=chain)
+        return found
+
+    return replace(
+        metadata,
+        nodes={t: replace(spec, features=chosen(t, spec.features)) for t, spec in metadata.nodes.items()},
+        edges={t: replace(spec, features=chosen(type_label(t), spec.features)) for t, spec in metadata.edges.items()},
+    )
+
+
+def saved_transforms(features: Mapping[str, SavedFeature]) -> SavedTransforms:
+    """Return the JSON value of how a type's features are made; empty if none is transformed."""
+    if all(feature.chain is None for feature in features.values()):
+        return {}
+    return {name: feature.to_json() for name, feature in features.items()}
 
 
 def _with_raw_ids(node_type: str, spec: NodeTableSpec, nodes: NodeTable, raw_ids: RawIds) -> NodeTable:

@@ -122,13 +122,14 @@ def as_column(value: ColumnLike, where: str) -> Column:
     """Convert one value per row to a column.
 
     A list of arrays of one shape becomes a column of fixed width, a list of arrays of different lengths a ragged one.
+    Times (datetime64) become int64 in their own unit since 1970.
 
     Args:
         value: Array, tensor, list, or ragged array.
         where: Name of the column in messages, for example ``paper.title``.
 
     Raises:
-        SchemaError: The value has no rows, or a dtype that cannot be stored.
+        SchemaError: The value has no rows, a dtype that cannot be stored, or a time that is missing (NaT).
     """
     if isinstance(value, RaggedArray):
         return RaggedArray(_storable(value.values, where), value.offsets, value.is_string)
@@ -157,7 +158,8 @@ def as_array(value: object, where: str) -> Array:
             return cast(Array, value.detach().cpu().numpy())
         except (TypeError, RuntimeError, NotImplementedError) as error:
             raise SchemaError(f"{where} is a tensor that numpy cannot hold ({error}); convert it first") from error
-    if hasattr(value, "__dlpack__"):
+    is_arrow_time = str(getattr(value, "type", "")).startswith(("timestamp", "date"))  # which DLPack does not have
+    if hasattr(value, "__dlpack__") and not is_arrow_time:
         try:
             return np.from_dlpack(cast(Any, value))
         except Exception as error:  # each library raises its own errors
@@ -196,10 +198,24 @@ def as_keys(value: ColumnLike, where: str) -> IntArray:
 
 
 def _storable(array: Array, where: str) -> Array:
+    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind == "M":
+        return _times(native, where)
     if array.dtype.name not in NUMERIC_DTYPES:
-        remedy = "; convert times with astype('int64')" if array.dtype.kind in "mM" else ""
+        remedy = "; convert spans of time with astype('int64')" if array.dtype.kind == "m" else ""
         raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}, which cannot be stored{remedy}")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return native
+
+
+def _times(array: Array, where: str) -> Array:
+    """Return datetime64 values as int64 in their unit since 1970, a view."""
+    is_missing = np.isnat(array)
+    if is_missing.any():
+        row = int(np.argwhere(is_missing)[0][0])
+        raise SchemaError(f"{where}[{row}] is NaT; give every row a time, or leave such rows out")
+    if np.datetime_data(array.dtype)[0] == "generic":
+        raise SchemaError(f"{where} is {array.dtype}, which has no unit; convert it, for example to datetime64[s]")
+    return array.view(np.int64)
 
 
 def _plain(array: Array, where: str) -> Array:
@@ -254,7 +270,7 @@ def _array_of_list(values: Sequence[Any], where: str) -> Array:
             return np.array([int(value) for value in values], np.uint64)
         except OverflowError as error:
             raise SchemaError(f"{where} has integers that fit neither int64 nor uint64") from error
-    if array.dtype.kind not in "biufc":
-        row = next((i for i, v in enumerate(values) if np.ndim(v) or np.asarray(v).dtype.kind not in "biufc"), 0)
+    if array.dtype.kind not in "biufcM":
+        row = next((i for i, v in enumerate(values) if np.ndim(v) or np.asarray(v).dtype.kind not in "biufcM"), 0)
         raise SchemaError(f"{where}: row {row} is {type(values[row]).__name__} {quoted(values[row])}, not a number")
     return array

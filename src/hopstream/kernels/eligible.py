@@ -1,16 +1,17 @@
 """Argument records of drawing kernels, and filters of the edges that may be drawn.
 
-[Algorithm] Three sets of open addressing with linear probing, built once per request: nodes that have excluded
-    neighbours, pairs of such a node and a neighbour, and candidates, which are one number each, of trees too. A set is
-    a power of two of entries, at least twice as many as it holds; -1 is an empty entry. Few of a hub's neighbours are
-    candidates, so a sieve is asked before their set: one bit of 32 or more per member. Where a bit for each id takes no
-    more memory than the set, there are bits alone, and rows are listed without a branch.
-[Cost] One probe per node, which is all that nodes without excluded neighbours pay; one per edge of the others. The
-    tables of a batch fit into the second cache. Where one edge in 20 leads to a candidate: 2.3 ns per edge.
-[Not chosen] Sorted pairs and binary search: 11 steps per node and per edge for 2000 pairs. A bit per id always: memory
-    and cache misses grow with the graph. No sieve: 8.6 ns, because whether an entry is empty is a branch that no
-    processor foresees. A set for each tree, in the first cache: 8.4 ns for the same reason; nearly as fast as a sieve
-    where it has 8 entries per member, in three times the memory.
+[Algorithm] Three hash sets with linear probing, built once per request: nodes with excluded neighbours, pairs of such a
+    node and an excluded neighbour, and candidates. A candidate is one number: an id, or a tree and an id packed
+    together. A set has a power of two of entries, at least twice as many as members; -1 is an empty entry. Few of a
+    hub's neighbours are candidates. So a sieve, a bitmap with 32 bits or more per member, is tested before the set of
+    candidates. If a bitmap of all ids takes no more memory than that set, the bitmap replaces the set and the sieve,
+    and rows are listed without a branch.
+[Cost] One probe per node, and one probe per edge of nodes with excluded neighbours. The tables of a batch fit into the
+    L2 cache. With one candidate among 20 edges: 2.3 ns per edge.
+[Not chosen] Sorted pairs and binary search: 11 steps per node and per edge for 2000 pairs. A bitmap of all ids in every
+    case: memory and cache misses grow with the graph. No sieve: 8.6 ns, because the processor mispredicts whether an
+    entry is empty. A set for each tree, which fits into the L1 cache: 8.4 ns for the same reason; with 8 entries per
+    member it is nearly as fast as a sieve, in three times the memory.
 
 Every loop that draws by a strategy takes the same arguments, ``(tables, source, rule, draws, nodes, scratch, begin,
 positions, written)``, and is compiled for the types of its records. For draws uniformly or by weight, ``rule`` may be
@@ -193,7 +194,7 @@ EMPTY = np.int64(-1)
 MIN_CAPACITY = 16
 ENTRIES_PER_WORD = 4
 WORDS_PER_ENTRY = 1
-"""Words of bits, per entry of the set of candidates, up to which there are bits for all ids."""
+"""Largest bitmap of all ids that replaces the set of candidates, in words per entry of the set."""
 ONE = np.uint64(1)
 WORD_BITS = np.uint64(6)
 WORD_MASK = np.uint64(63)

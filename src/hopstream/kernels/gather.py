@@ -4,8 +4,8 @@
     ``memcpy`` some rows later; the hardware prefetches the rest. Rows shorter than a cache line are copied as words (8,
     4, 2 or 1 bytes, the largest that divides a row), which costs less than a call. For a dataset of one part, ids are
     checked first, by vector instructions; rows of one word are located in blocks of ``WORDS_AT_ONCE``, then read.
-[Cost] The bytes of the rows, read once and written once: 1.0 to 1.1 times ``numpy.take`` from one part. Uncached words
-    cost a third less if Linux caches their file in large pages, which saves address translation.
+[Cost] The bytes of the rows, read once and written once: 0.6 to 1.1 times the time of ``numpy.take`` from one part.
+    Uncached words cost a third less if Linux caches their file in large pages, which saves address translation.
 [Not chosen] ``numpy.take``: one part only, and it holds the GIL for small items. Files of edge keys in 32 bits: a
     quarter less time for keys, which is 2 to 4 % of a batch with features, for a second format.
 

@@ -1,18 +1,19 @@
 """Lookups of rows: newest rows of nodes in appended parts, edges between two nodes, and local ids.
 
-[Algorithm] A bit for each node says whether it has a newer row, and beside each word of 64 bits stands how many nodes
-    have one before it. So the rank of the node among these is known from one place, and its newest row is the entry of
-    that rank in a list. Words are asked for ``AHEAD`` nodes ahead.
-[Cost] Two bits per node, eight bytes per node with a newer row; one cache miss per node, and one more where it has one.
-[Not chosen] A binary search in the rows of each overlay: batches over one delta took 1.5 times as long, and over four
-    three times, against 1.1 and 1.5 times. A table of the newest row of every node: 8 bytes for each.
+[Algorithm] Newest rows: a bitmap has one bit per node, set if the node has a newer row. Each word of 64 bits is stored
+    beside the number of set bits before it. So one access gives the rank of a marked node, and the entry of this rank
+    in a list is the id of its newest row. Words are prefetched ``AHEAD`` nodes ahead.
+[Cost] Two bits per node, and eight bytes per node with a newer row. One cache miss per node, and a second one per node
+    with a newer row.
+[Not chosen] A binary search in the rows of each overlay: batches took 1.5 times as long with one delta and three times
+    with four deltas, against 1.1 and 1.5 times with the bitmap. A table of the newest row of every node: 8 bytes each.
 
-[Algorithm] A scan of the node's row for the first edge to the neighbour, ``SCANNED`` edges at once by vector
-    instructions. The start of every row is asked for ``RANGE_AHEAD`` pairs ahead. Long rows can have an index: a table
-    of open addressing whose entries are the position of an edge in its row and, in the bits that are left, a tag of the
-    neighbour's hash, so that few entries of other neighbours are compared with the row.
-[Cost] O(position of the edge), O(degree) where there is none; rows stream at the speed of memory. With an index, one
-    cache miss where there is no edge and two where there is one; 6 bytes per edge of an indexed row.
+[Algorithm] Edges: a scan of the node's row for the first edge to the neighbour, ``SCANNED`` edges at once by vector
+    instructions. The start of every row is prefetched ``RANGE_AHEAD`` pairs ahead. Long rows can have an index, a table
+    with open addressing. An entry holds the position of an edge in its row and, in the remaining bits, a tag of the
+    neighbour's hash. The tag keeps most entries of other neighbours from being compared with the row.
+[Cost] O(position of the edge), or O(degree) without an edge; rows stream at the speed of memory. With an index, two
+    cache misses per edge that exists and one per edge that does not; 6 bytes per edge of an indexed row.
 [Not chosen] Rows sorted by neighbour: stored order is the order of time. An index of all rows: it would be larger than
     the graph, and scans of short rows cost no more than the misses.
 """
@@ -48,11 +49,11 @@ def _count_bits(word: np.uint64) -> np.uint64:
 
 @kernel
 def mark_nodes(ids: np.ndarray, marks: np.ndarray) -> None:
-    """Mark nodes, and count those before each word.
+    """Mark nodes, and count the marked nodes before each word.
 
     Args:
         ids: int64[n], ids of nodes, distinct.
-        marks: uint64[num_words, 2], zeros, out: bits of 64 nodes, and how many nodes are marked before them.
+        marks: uint64[num_words, 2], zeros, out: bits of 64 nodes, and the number of marked nodes before them.
     """
     for i in range(len(ids)):
         node = np.uint64(ids[i])
@@ -65,12 +66,12 @@ def mark_nodes(ids: np.ndarray, marks: np.ndarray) -> None:
 
 @kernel
 def find_newest(ids: np.ndarray, marks: np.ndarray, newest: np.ndarray, found: np.ndarray) -> None:
-    """Write the id of each node's newest row: its own, or that of a row of an overlay.
+    """Write the id of each node's newest row: the node's own id, or the id of an overlay's row.
 
     Args:
         ids: int64[n], ids of nodes.
         marks: uint64[num_words, 2] of ``mark_nodes``.
-        newest: int64[number of marked nodes], the id of the newest row of each, in the order of the nodes.
+        newest: int64[number of marked nodes], the id of each marked node's newest row, in the order of ids.
         found: int64[n], out.
     """
     base = np.int64(marks.ctypes.data)
@@ -101,7 +102,7 @@ def first_unowned(ids: np.ndarray, offsets: np.ndarray, is_present: np.ndarray) 
     for part in range(len(is_present)):
         num_present += is_present[part]
     if num_present == len(is_present):
-        for i in range(len(ids)):  # without a way out, so that several are compared at once
+        for i in range(len(ids)):  # no early exit, so that the loop is vectorised
             identifier = np.uint64(ids[i])  # a negative id is a high one
             highest = identifier if identifier > highest else highest
         if highest < np.uint64(offsets[-1]):
@@ -114,11 +115,11 @@ def first_unowned(ids: np.ndarray, offsets: np.ndarray, is_present: np.ndarray) 
 
 @inlined
 def _find_first(address: np.int64, length: np.int64, wanted: np.ndarray) -> np.int64:
-    """Return the place of the first item at an address that equals ``wanted[0]``; -1 where none does."""
+    """Return the position of the first item at an address that equals ``wanted[0]``; -1 if none does."""
     for first in range(np.int64(0), length, SCANNED):
         block = array_at(address + first * wanted.itemsize, min(np.int64(SCANNED), length - first), wanted.dtype)
         num_equal = np.uint32(0)
-        for k in range(len(block)):  # without a way out, so that several are compared at once
+        for k in range(len(block)):  # no early exit, so that the loop is vectorised
             num_equal += np.uint32(block[k] == wanted[0])
         if num_equal > 0:
             for k in range(len(block)):
@@ -131,11 +132,11 @@ class RowIndex(NamedTuple):
     """Index of the neighbours of long rows; ``LongRows`` owns its memory.
 
     Attributes:
-        min_degree: Only rows with as many edges are in it.
-        nodes: Address of int64[num_nodes, 2], the id of a node and the place of its row's first entry; -1 and any where
-            there is none.
-        num_nodes: A power of two.
-        entries: Address of the uint32 entries of all rows; 0 is an empty one.
+        min_degree: Least number of edges of an indexed row.
+        nodes: Address of int64[num_nodes, 2], a hash table: the id of a node, and the position of the first entry of
+            its row. An empty place has the id -1.
+        num_nodes: Places of the hash table, a power of two.
+        entries: Address of the uint32 entries of all rows; 0 is an empty entry.
     """
 
     min_degree: int
@@ -162,17 +163,17 @@ def _first_entry(neighbor: int, num_entries: int) -> np.int64:
 
 @inlined
 def _find_entry(entries: int, row: int, degree: int, neighbor: int, item: Any) -> tuple[np.int64, np.uint64, np.uint64]:
-    """Find the entry of the first edge to a neighbour, or the empty one where there is none.
+    """Find the entry of the first edge to a neighbour, or the empty entry that ends the search.
 
     Args:
         entries: Address of the row's entries.
         row: Address of the row.
-        degree: Its length.
+        degree: Number of edges of the row.
         neighbor: The neighbour.
         item: Type of the row's items.
 
     Returns:
-        The place of the entry, the entry without its tag, and the tag of the neighbour.
+        The position of the entry; the entry without its tag, which is 0 if there is no edge; and the neighbour's tag.
     """
     num_entries = _num_entries(degree)
     table = array_at(entries, num_entries, np.uint32)
@@ -196,9 +197,9 @@ def index_rows(tables: AddressTables, nodes: Nodes, places: np.ndarray, entries:
     Args:
         tables: The parts.
         nodes: The nodes of the rows, with ranges of ``edge_ranges``; rows are shorter than 2**31.
-        places: int64[power of two, 2], in and out: the nodes of ``RowIndex``, -1 everywhere, at least one more than
-            there are nodes.
-        entries: uint32[entries of all rows], in and out: 0 everywhere.
+        places: int64[power of two, 2], in: -1 everywhere; out: ``nodes`` of ``RowIndex``. At least one place stays
+            empty.
+        entries: uint32[entries of all rows], in: 0 everywhere; out: ``entries`` of ``RowIndex``.
     """
     mask = np.uint64(len(places) - 1)
     written = np.int64(0)
@@ -221,7 +222,7 @@ def index_rows(tables: AddressTables, nodes: Nodes, places: np.ndarray, entries:
 
 @inlined
 def entries_of_row(index: RowIndex, node: int, degree: int) -> np.int64:
-    """Return the address of the entries of a node's row; 0 where it has none."""
+    """Return the address of the entries of a node's row; 0 if the row is not indexed."""
     if degree < index.min_degree:
         return np.int64(0)
     nodes = array_at(index.nodes, 2 * index.num_nodes, np.int64)
@@ -236,7 +237,7 @@ def entries_of_row(index: RowIndex, node: int, degree: int) -> np.int64:
 
 @inlined
 def prefetch_pair(entries: int, row: int, degree: int, item_bytes: int, neighbor: int) -> None:
-    """Ask for what ``find_in_row`` reads first."""
+    """Prefetch the data that ``find_in_row`` reads first."""
     if entries == 0:
         prefetch_row(row, degree * item_bytes)
     else:
@@ -245,12 +246,12 @@ def prefetch_pair(entries: int, row: int, degree: int, item_bytes: int, neighbor
 
 @inlined
 def find_in_row(entries: int, row: int, degree: int, wanted: np.ndarray) -> np.int64:
-    """Return the place in a row of the first edge to a neighbour; -1 where there is none.
+    """Return the position in a row of the first edge to a neighbour; -1 if there is none.
 
     Args:
-        entries: Address of ``entries_of_row``.
+        entries: Address from ``entries_of_row``.
         row: Address of the row.
-        degree: Its length.
+        degree: Number of edges of the row.
         wanted: uint32[1] or int64[1], the neighbour, in the dtype of the row.
     """
     if entries == 0:
@@ -266,7 +267,7 @@ def find_edges(
 
     Args:
         tables: The parts.
-        index: Of their long rows.
+        index: Index of the parts' long rows.
         nodes: The nodes, with ranges of ``edge_ranges``.
         neighbor_ids: int64[n].
         edge_ids: int64[n], out: the edge's id, or -1 if there is none.

@@ -234,12 +234,13 @@ def take_slots(
         ids: int64[n], may repeat.
         bit: Number of the batch's bit, which is cleared; -1 if the batch was not announced.
         oldest: uint64 below 64, number of the oldest bit in use.
-        slots: int64[n], out: the slot of each id; -1 if its row is not cached.
+        slots: int64[n], out: the slot of each id; -1 if its row is not cached; ``-2 - slot`` if another batch is
+            fetching the row, in a table without ragged columns.
         ranks: uint8[n], out: eviction rank of each id without a slot.
         index: The index.
 
     Returns:
-        Number of ids without a slot.
+        Number of ids without a slot that can be read.
     """
     kept = ~NO_MASK if bit < 0 else ~(np.uint64(1) << np.uint64(bit))
     entries, num_missing = index.entries, 0
@@ -265,7 +266,7 @@ def take_slots(
             continue
         index.needed[slot], index.uses[slot] = needed, uses
         if index.pins[slot] == BEING_FILLED:
-            slots[i], ranks[i] = -1, NO_RANK
+            slots[i], ranks[i] = -1 if len(index.chain) else -2 - slot, NO_RANK
             num_missing += 1
         else:
             index.pins[slot] += 1
@@ -451,7 +452,7 @@ def admit_ids(
 def chain_slots(
     fresh: np.ndarray, nums: np.ndarray, num_slots: int, oldest: np.uint64, is_held: np.ndarray, index: RowIndex
 ) -> None:
-    """Give the slots in which they go on to the rows that are needed soonest.
+    """Give further slots to the new rows that are needed soonest and are longer than one slot.
 
     Args:
         fresh: int64[n], slots from ``admit_ids``.
@@ -493,7 +494,7 @@ def chain_slots(
 
 @kernel
 def release_slots(slots: np.ndarray, index: RowIndex) -> None:
-    """Unpin the slots of ``take_slots``; -1 is skipped."""
+    """Unpin the slots of ``take_slots``; negative numbers are skipped."""
     for i in range(len(slots)):
         if slots[i] >= 0:
             index.pins[slots[i]] -= 1
@@ -577,12 +578,12 @@ def split_found(
     piece_starts: np.ndarray, is_far: np.ndarray, slots: np.ndarray, positions: np.ndarray, ids: np.ndarray,
     found_positions: np.ndarray, found_slots: np.ndarray,
 ) -> int:  # fmt: skip
-    """Remove the ids with cached rows from ids that are sorted by piece, in place.
+    """Remove the ids with slots from ids that are sorted by piece, in place.
 
     Args:
         piece_starts: int64[num_pieces + 1], in and out: offsets of the pieces.
         is_far: bool[num_pieces], pieces whose rows may be cached.
-        slots: int64[num_far], the slots of the ids of far pieces, one piece after the other.
+        slots: int64[num_far], from ``take_slots``, for the ids of far pieces, one piece after the other.
         positions: int64[n], in and out: original position of each id.
         ids: int64[n], in and out.
         found_positions: int64[num_far], out: original position of each id with a slot.
@@ -598,7 +599,7 @@ def split_found(
         for i in range(start, stop):
             if is_far[piece]:
                 far += 1
-                if slots[far - 1] >= 0:
+                if slots[far - 1] != -1:
                     found_positions[num_found] = positions[i]
                     found_slots[num_found] = slots[far - 1]
                     num_found += 1

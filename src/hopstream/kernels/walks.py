@@ -1,15 +1,16 @@
 """Draws the next nodes of second-order random walks.
 
-[Algorithm] A second-order walk that came from t and stands at v goes to a neighbour x in proportion to the weight of
-    the edge times a bias: 1/p where x is t, 1 where t leads to x, 1/q elsewhere. By rejection: candidates are drawn
-    without the bias, and one is taken with probability bias / largest bias. Most are decided by their draw alone; only
-    where the draw lies between the biases of neighbours and strangers of t must the store be asked which x is. What
-    rejection leaves open is drawn exactly, over all edges of v: two passes, one that adds up, one that stops.
+[Algorithm] A second-order walk that came from t and is at v moves to a neighbour x with probability proportional to the
+    weight of the edge times a bias: 1/p if x is t, 1 if t has an edge to x, 1/q otherwise. Rejection sampling draws
+    candidates without the bias, and accepts a candidate with probability bias / largest bias. A random level decides
+    most candidates alone. Only if the level lies between the biases 1 and 1/q must an edge from t to x be looked up.
+    Walks without an accepted candidate draw exactly from all edges of v, in two passes: the first adds up the biased
+    weights, and the second stops at the drawn sum.
     Source: Grover, Leskovec, "node2vec: Scalable feature learning for networks", KDD 2016; Yang et al., "KnightKing: A
     fast distributed graph random walk engine", SOSP 2019.
-[Cost] O(1) per candidate; O(degree(v) * log(degree(t))) for an exact draw, O(degree(v)) where q is 1.
-[Not chosen] Alias tables per pair of nodes, as node2vec proposes: O(edges * degree) memory. An exact draw always: every
-    step reads every edge of v and of t, and walks meet hubs often.
+[Cost] O(1) per candidate; O(degree(v) * log(degree(t))) for an exact draw, O(degree(v)) if q is 1.
+[Not chosen] Alias tables per pair of nodes, as node2vec proposes: O(edges * degree) memory. An exact draw in every
+    step: it reads every edge of v and of t, and walks visit hubs often.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ def judge_candidates(
     rng_seed: np.uint64, walks: np.ndarray, candidates: np.ndarray, previous: np.ndarray, return_bias: float,
     far_bias: float, verdicts: np.ndarray,
 ) -> None:  # fmt: skip
-    """Accept or reject candidates where this does not depend on the edges of the previous node.
+    """Accept or reject the candidates whose verdict does not depend on the previous node's edges.
 
     Args:
         rng_seed: uint64.
         walks: int64[n], numbers of walks.
         candidates: int64[n, m], ids drawn without the bias.
-        previous: int64[n], ids of the nodes that the walks came from; ``NO_NODE``: every candidate is as good.
+        previous: int64[n], ids of the nodes that the walks came from; ``NO_NODE`` accepts every candidate.
         return_bias: 1/p.
         far_bias: 1/q.
-        verdicts: uint8[n, m], out. ``OPEN`` means: accepted if and only if the previous node does (where ``far_bias``
-            is below 1) or does not (where it is above) lead to the candidate.
+        verdicts: uint8[n, m], out. ``OPEN``: if ``far_bias`` is below 1, the candidate is accepted if and only if the
+            previous node has an edge to it; otherwise, if and only if there is no such edge.
     """
     largest = max(return_bias, 1.0, far_bias)
     surely = min(1.0, far_bias)
@@ -83,14 +84,15 @@ def _judge(level: float, candidate: int, previous: int, return_bias: float, sure
 
 
 class WalkRule(NamedTuple):
-    """Rule by which walks with a memory choose.
+    """Rule by which walks with memory choose the next node.
 
     Attributes:
         return_bias: 1/p.
         far_bias: 1/q.
-        num_candidates: How many each walk draws in the first round; every later round draws as many as all before it.
-        read_cost: What reading an edge costs, in candidates drawn.
-        open_share: The share of candidates for which an edge is looked for.
+        num_candidates: Candidates of each walk in the first round. Every later round draws as many candidates as all
+            earlier rounds together.
+        read_cost: Cost of reading an edge, in units of one drawn candidate.
+        open_share: Share of candidates whose verdict needs the lookup of an edge.
     """
 
     return_bias: float
@@ -107,24 +109,25 @@ def try_candidates(
 ) -> tuple[int, int]:  # fmt: skip
     """Draw candidates of each walk, decide on each by its bias, and take the first that is accepted.
 
-    Candidates and verdicts are those of ``draw_neighbors`` with replacement and of ``judge_candidates``; what follows
-    the one that is taken is neither drawn nor judged.
+    Candidates and verdicts are those of ``draw_neighbors`` with replacement and of ``judge_candidates``. Drawing stops
+    at a candidate that every bias accepts. Edges are looked up only until a candidate is accepted.
 
     Args:
         tables: The parts.
-        index: Of their long rows.
-        rule: How to choose.
-        draw_seed: uint64, of the candidates.
-        judge_seed: uint64, of the verdicts.
-        num_candidates: How many each walk may draw.
+        index: Index of the parts' long rows.
+        rule: Rule of the choice.
+        draw_seed: uint64, seed of the candidates.
+        judge_seed: uint64, seed of the verdicts.
+        num_candidates: Most candidates of each walk.
         walks: int64[n], numbers of walks.
-        previous: int64[n], ids of the nodes that they came from, or ``NO_NODE``.
-        nodes: The 2 n nodes where they are and where they came from (any where they came from none), with ranges.
-        pending: int64[m], in and out: the walks to move, then those that have edges and have taken none.
-        found: int64[n], out: ids of the nodes that they go to.
+        previous: int64[n], ids of the nodes that the walks came from, or ``NO_NODE``.
+        nodes: 2 n nodes, with ranges: the current node of each walk, then the previous node of each walk (any node for
+            a walk without one).
+        pending: int64[m], in: the walks to move; out: the walks with edges and without an accepted candidate.
+        found: int64[n], out: ids of the next nodes.
 
     Returns:
-        How many are left in ``pending``, and the edges of all rows that were scanned.
+        Number of walks left in ``pending``, and number of edges of all scanned rows.
     """
     offsets, keys, indices = tables.offsets, tables.keys, tables.indices
     ids, parts, starts, degrees = nodes.ids, nodes.parts, nodes.starts, nodes.degrees
@@ -197,28 +200,29 @@ def take_steps(
     tables: AddressTables, index: RowIndex, marks: np.ndarray, newest: np.ndarray, num_ids: int, rule: WalkRule,
     seeds: np.ndarray, walks: np.ndarray, ids: np.ndarray, pending: np.ndarray, reading: np.ndarray,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """Take steps of walks, up to the first step in which a walk is left without a successor.
+    """Take steps of walks, up to the first step that leaves a walk with edges without a successor.
 
     Args:
-        tables: The parts, all of them.
-        index: Of their long rows.
-        marks: As for ``find_newest``; not looked at where ``newest`` is empty.
-        newest: As there; int64[0] where no node has a newer row.
-        num_ids: Ids are below it.
-        rule: How to choose.
-        seeds: uint64[num_steps, num_rounds, 2], of candidates and of verdicts.
+        tables: All parts.
+        index: Index of the parts' long rows.
+        marks: As for ``find_newest``; not read if ``newest`` is empty.
+        newest: As for ``find_newest``; int64[0] if no node has a newer row.
+        num_ids: Number of ids.
+        rule: Rule of the choice.
+        seeds: uint64[num_steps, num_rounds, 2], seeds of candidates and of verdicts.
         walks: int64[n], numbers of walks.
-        ids: int64[2 + num_steps, n], in and out: where walks came from, where they are, and where they go in each step;
-            ``NO_NODE`` for nowhere.
-        pending: int64[n], out: walks that have no successor after the last round.
-        reading: int64[n], out: walks that have none, and for which reading edges is as cheap.
+        ids: int64[2 + num_steps, n], in: the previous and the current nodes of the walks; out: the nodes after each
+            step. ``NO_NODE`` for none.
+        pending: int64[n], out: walks without a successor after the last round.
+        reading: int64[n], out: walks without a successor for which reading all edges costs no more than the candidates
+            drawn so far.
 
     Returns:
-        num_steps: Steps that are done for all walks.
-        num_rounds: Rounds that the next step has had; 0 where a neighbour or a row lies outside its range.
+        num_steps: Steps that all walks have taken.
+        num_rounds: Finished rounds of the next step; 0 if a neighbour or a row lies outside its range.
         num_pending: Entries of ``pending``.
         num_reading: Entries of ``reading``.
-        num_scanned: The edges of all rows that were scanned.
+        num_scanned: Number of edges of all scanned rows.
     """
     num_walks, num_rounds = len(walks), seeds.shape[1]
     moving, numbers = np.empty(num_walks, np.int64), np.empty(num_walks, np.int64)
@@ -290,15 +294,15 @@ def draw_second_order(
         rows: int64[n]; a walk in row ``r`` can go to ``neighbors[offsets[r]:offsets[r + 1]]``.
         offsets: int64[num_rows + 1].
         neighbors: int64[m], ids in stored order.
-        weights: float64[m], or float64[0] where all weigh the same.
+        weights: float64[m], or float64[0] if all edges weigh the same.
         previous: int64[n], ids of the nodes that the walks came from.
-        previous_rows: int64[n], the same for the edges of those nodes.
+        previous_rows: int64[n], the row of each walk's previous node in ``previous_offsets``.
         previous_offsets: int64[num_previous_rows + 1].
-        previous_neighbors: int64[k], ids, ascending in each row; not looked at where ``far_bias`` is 1.
+        previous_neighbors: int64[k], ids, ascending in each row; not read if ``far_bias`` is 1.
         return_bias: 1/p.
         far_bias: 1/q.
-        sums: float64[most neighbors of a row], scratch.
-        found: int64[n], out: the neighbour, or ``NO_NODE`` where none has weight.
+        sums: float64[most neighbours of a row], scratch.
+        found: int64[n], out: the neighbour, or ``NO_NODE`` if no edge has weight.
     """
     for i in range(len(walks)):
         start = offsets[rows[i]]

@@ -1,8 +1,12 @@
 from hopstream.load.ablp import ABLPLoader as ABLPLoader
+from hopstream.load.batch import BufferPool as BufferPool
 from hopstream.load.batch import MiniBatch as MiniBatch
+from hopstream.load.clusters import ClusterLoader as ClusterLoader
+from hopstream.load.embeddings import Embeddings as Embeddings
 from hopstream.load.embeddings import open_embeddings as open_embeddings
 from hopstream.load.examples import ExampleDataset as ExampleDataset
 from hopstream.load.examples import ExampleLoader as ExampleLoader
+from hopstream.load.hgt import HGTLoader as HGTLoader
 from hopstream.load.layerwise import infer_layerwise as infer_layerwise
 from hopstream.load.link_inputs import LinksLike as LinksLike
 from hopstream.load.links import LinkNeighborLoader as LinkNeighborLoader

@@ -147,7 +147,7 @@ class ABLPLoader(SubgraphLoader):
             check_num_rows(self._given, self._anchors.num_seeds)
         self._plan = self._plan_around(setup, arguments.num_neighbors)
         self._order = setup.order(self._anchors.num_seeds)
-        self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
+        self._begin(self._order, partial(self._anchor_maker, setup))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
@@ -345,7 +345,7 @@ def without_labels(
 
     Raises:
         SettingsError: ``num_neighbors`` names a hidden edge type with counts.
-        UnknownNameError: It names an edge type that the schema does not have.
+        UnknownNameError: ``num_neighbors`` names an edge type that the schema does not have.
     """
     if isinstance(num_neighbors, Mapping):
         named = {type_label(t) if isinstance(t, tuple) else t for t, counts in num_neighbors.items() if any(counts)}

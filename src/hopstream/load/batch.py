@@ -394,6 +394,13 @@ class SubgraphReader:
             )
         return ids
 
+    def keys_of(self, node_type: str, ids: IntArray) -> IntArray:
+        """Return int64[n], the keys of nodes given by id."""
+        if self._has_one_part:
+            return ids
+        (columns,) = self._store.fetch([FetchRequest(entity=node_type, names=(KEY,), ids=ids)])
+        return cast(IntArray, columns[KEY])
+
     def start(self, subgraph: Subgraph, epoch: int, about: SeedBatch, is_kept: bool = False) -> SampledBatch:
         """Make the batch of a subgraph, without its columns.
 
@@ -603,7 +610,7 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
                 return [self._reader.announce(batch) for batch in batches]
             except ServerBusy:
                 LOG.debug("batches %s are sampled one by one: a server has no room for all", steps, exc_info=True)
-            except (StoreTimeout, StoreUnavailable) as error:  # each would wait for the same server
+            except (StoreTimeout, StoreUnavailable) as error:  # each batch would wait for the same server
                 return [error, *(type(error)(*error.args) for _ in steps[1:])]
             except Exception:
                 LOG.debug("batches %s are sampled one by one, to find which of them fails", steps, exc_info=True)

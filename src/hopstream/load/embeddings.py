@@ -254,7 +254,7 @@ def begin_embeddings(out: Path, facts: EmbeddingFacts, *, overwrite: bool) -> Em
     Raises:
         SettingsError: The folder is a file, or holds other files and no embeddings.
         StateError: The folder holds embeddings of another graph, model or settings, or embeddings without a record.
-        FormatError: It holds a record that cannot be read.
+        FormatError: The record of the folder cannot be read.
     """
     if overwrite and (out / RECORD).exists():
         _clear(out)

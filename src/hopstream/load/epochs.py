@@ -3,7 +3,7 @@
 Loaders differ only in how one batch is made.
 
 A position is two numbers: the epoch, and how many of its batches the consumer was given. The rest follows from the
-loader's settings. A saved state holds those too, so that a loader with other batches can refuse the state.
+loader's settings. A saved state also holds the settings, so that a loader with other batches can refuse the state.
 """
 
 from __future__ import annotations

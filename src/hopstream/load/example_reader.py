@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def example_paths(files: Files) -> list[Path]:
         SettingsError: No name is given.
     """
     names = [files] if isinstance(files, str | os.PathLike) else list(files)
-    paths = [path for name in names for path in files_of(local_path(name))]
+    paths = [cast(Path, path) for name in names for path in files_of(local_path(name))]
     if not paths:
         raise SettingsError("no files are given; give at least one name")
     kinds = [is_parquet(path) for path in paths]

@@ -29,6 +29,7 @@ from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, SPLITS, find_split, is_ogb_folder, read_ogb_folder
 from hopstream.ingest.raw_tables.metadata import Description
 from hopstream.ingest.source_paths import METADATA
+from hopstream.places.paths import path_of
 from hopstream.uris import local_path
 
 _LOCK = threading.Lock()
@@ -92,7 +93,7 @@ def check_stored(path: str | os.PathLike[str], tensor: Any) -> None:
     """Refuse a tensor that is larger than its stored values, such as an expanded one.
 
     Raises:
-        FormatError: It is larger.
+        FormatError: The tensor is larger.
     """
     stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > stored:
@@ -150,8 +151,8 @@ def _new_dict(*_: Any) -> dict[Any, Any]:
 
 
 _DICTIONARIES: list[Any] = [(_new_dict, "collections.defaultdict"), (dict, "builtins.dict")]
-"""Reads a ``defaultdict`` as a dict: torch fills no ``defaultdict``, even if its name is allowed. If a name is allowed
-for two classes, torch takes either."""
+"""Classes by name, to read a ``defaultdict`` as a dict: torch fills no ``defaultdict``, even if its name is allowed. If
+a name is allowed for two classes, torch takes either."""
 
 
 def _numpy_globals() -> list[Any]:
@@ -194,6 +195,7 @@ def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **opt
             an edge list (``.txt``, ``.tsv``, ``.csv``, ``.edgelist``, ``.edges``, also with ``.gz``);
             a folder of the Open Graph Benchmark;
             PyG's processed ``.pt`` file;
+            the URI of a ``.json`` file that describes tables, of a ``.pbtxt``, or of a folder with one;
             a dict that describes tables in memory (see ``read_tables``);
             a PyG ``Data`` or ``HeteroData``, or the tuple of three that ``RandomLinkSplit`` returns.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
@@ -211,7 +213,9 @@ def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **opt
         MissingDependencyError: The source is a ``.pt`` file, and torch is not installed.
     """
     if isinstance(source, str | os.PathLike):
-        path = local_path(source)
+        path = path_of(source)
+        if not isinstance(path, Path):
+            return read_graph_without_torch(source, **options)
         if is_torch_file(path):
             check_options("PyG's files", options, ())
             return read_data_file(path)
@@ -230,7 +234,7 @@ def read_data_file(path: str | os.PathLike[str]) -> Graph:
 
     Raises:
         FormatError: The file is missing, damaged, or has unknown content.
-        SchemaError: It holds several graphs, or none.
+        SchemaError: The file holds several graphs, or none.
         IdRangeError: An edge names a node that does not exist.
         MissingDependencyError: torch or torch_geometric is not installed.
     """
@@ -249,7 +253,7 @@ def read_data_file(path: str | os.PathLike[str]) -> Graph:
         return graph_from_data(value)
     except HopstreamError:
         raise
-    except Exception as error:  # PyG takes any attributes, and stumbles over them when it is asked
+    except Exception as error:  # PyG accepts any attributes, and fails only when they are read
         raise FormatError(f"{path} holds a data object that is damaged ({error!r})") from error
 
 

@@ -66,7 +66,7 @@ class LabelNodes:
 
     Attributes:
         edge_type: The supervision edge type.
-        name: The batch's attribute for them: ``y_positive`` or ``y_negative``.
+        name: The batch's attribute for these labels: ``y_positive`` or ``y_negative``.
         held_in: The edge type that holds their links: the supervision edge type, or the edge type of its negatives.
         node_type: Type of the label nodes.
         counts: int[n], number of labels of each anchor.

@@ -28,7 +28,7 @@ from hopstream.load.batch import BatchMaker, ColumnChoice, Fetch, MiniBatch, See
 from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, LayerWriter, begin_embeddings
 from hopstream.load.epochs import Facts
 from hopstream.load.load_settings import GraphSource, LoadSettings
-from hopstream.load.loader_arguments import PYG_OPTIONS
+from hopstream.load.loader_arguments import PYG_ALIASES, PYG_OPTIONS
 from hopstream.load.service import BatchService
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
@@ -76,11 +76,6 @@ class LayerLoader(SubgraphLoader):
             self._closer()
             raise
 
-    @property
-    def batch_size(self) -> int:
-        """Rows per batch."""
-        return self._setup.settings.batch_size
-
     def features(self) -> dict[str, dict[str, list[str]]]:
         """Return the names of the graph's features that the layers read, by type."""
         columns = self._setup.columns
@@ -119,7 +114,7 @@ class LayerLoader(SubgraphLoader):
             yield span, _to_rows(layer(number, span.node_type, batch), number, span)
 
     def _begin_layer(self, spans: Sequence[RowSpan], number: int, hidden: Mapping[str, _Hidden]) -> None:
-        self._begin(len(spans), partial(LayerMaker, self._setup, self.plans, number, spans, hidden))
+        self._begin_steps(len(spans), partial(LayerMaker, self._setup, self.plans, number, spans, hidden))
 
 
 class LayerMaker(BatchMaker[Sequence[RowSpan]]):
@@ -283,7 +278,7 @@ class InferenceArguments(LoadSettings, GraphSource):
         check_seconds("wait_s", self.wait_s)
 
 
-@called_with(InferenceArguments, OTHER_OPTIONS)
+@called_with(InferenceArguments, OTHER_OPTIONS, PYG_ALIASES)
 def infer_layerwise(arguments: InferenceArguments) -> Embeddings:
     """Compute and write embeddings of all nodes; resume where an earlier run stopped.
 

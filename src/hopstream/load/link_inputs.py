@@ -102,7 +102,8 @@ def read_times(name: str, values: object, num_wanted: int, each: str = "seed") -
     times = to_array(values)
     if times.dtype.kind == "M":
         raise SettingsError(
-            f"{name} is {times.dtype}; times are integers: use astype(np.int64), in the unit of the dataset's times"
+            f"{name} is {times.dtype}; a dataset does not keep the unit of its times: convert them to that unit, for "
+            "example by astype('datetime64[s]').astype(np.int64)"
         )
     if times.dtype.kind not in "iu":
         raise SettingsError(
@@ -192,8 +193,8 @@ def read_link_inputs(
     Raises:
         UnknownNameError: The graph has no such edge type or split, or the dataset does not keep its links.
         IdRangeError: A key is outside 0..n-1 of its node type, or no node has a raw id.
-        SettingsError: The edge type is missing in a graph with several, an array has a wrong shape or dtype, or there
-            are no links.
+        SettingsError: The edge type is missing in a graph with several, or an array has a wrong shape or
+            dtype.
     """
     edge_type, choice = _split_type(store.schema, edge_label_index)
     store.schema.check_edge_type(edge_type)
@@ -201,8 +202,6 @@ def read_link_inputs(
         found = _stored_links(store, edge_type, choice)
     else:
         found = _given_links(store, edge_type, choice)
-    if not found.num_links:
-        raise SettingsError(f"there are no links ({found.name}); give at least one")
     times = found.times
     if edge_label_time is not None:
         times = read_times("edge_label_time", edge_label_time, found.num_links, "link")
@@ -328,7 +327,7 @@ def _as_labels(given: ArrayLike) -> Array:
     """Convert labels to an array.
 
     Raises:
-        SettingsError: They are no array, for example a tensor whose dtype numpy does not have.
+        SettingsError: The labels are no array, for example a tensor whose dtype numpy does not have.
     """
     try:
         return to_array(given)

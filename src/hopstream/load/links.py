@@ -25,7 +25,7 @@ from hopstream.load.epochs import Facts
 from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
 from hopstream.load.load_settings import LoadSettings, SampledGraph
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
-from hopstream.load.order import SeedOrder
+from hopstream.load.order import SeedOrder, SeedWeights
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.negative_pairs import NegativeSampler, Positives
 from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
@@ -250,6 +250,8 @@ class LinkArguments(LoadSettings, SamplingSettings, SampledLinks):
             that hold the links or their reverses. Other edges are drawn in their place. With False and
             ``subgraph_type="induced"``, the links to predict are edges of the batch, even if their edge type has a
             fan-out of 0.
+        seed_weights: real[num_links], 0 or more, one per link. Each epoch then draws as many links as there are, in
+            proportion to their weights and with replacement; see ``NeighborLoader``. None takes every link once.
     """
 
     batch_size: int = field(default=1, kw_only=False)
@@ -258,6 +260,7 @@ class LinkArguments(LoadSettings, SamplingSettings, SampledLinks):
     neg_sampling: NegativeSampling | Mapping[str, Any] | str | None = None
     neg_sampling_ratio: float | None = None
     exclude_links: ExcludeLinks = False
+    seed_weights: SeedWeights = None
 
 
 class LinkNeighborLoader(SubgraphLoader):
@@ -292,10 +295,11 @@ class LinkNeighborLoader(SubgraphLoader):
         store = setup.store
         sampling = Sampling.of(store, arguments)
         inputs = read_link_inputs(store, arguments.edge_label_index, arguments.edge_label, arguments.edge_label_time)
-        self._task = _new_task(setup, sampling, inputs, how, arguments.exclude_links)
+        order = setup.order(inputs.num_links, arguments.seed_weights)
+        self._task = _new_task(setup, sampling, inputs, order, how, arguments.exclude_links)
         seed_types = tuple(dict.fromkeys((inputs.edge_type[0], inputs.edge_type[2])))
         self._plan = sampling.plan(arguments.num_neighbors, seed_types, setup.wants_edge_ids)
-        self._begin(self._task.order.num_steps, partial(setup.maker, LinkMaker, self._plan, self._task))
+        self._begin(self._task.order, partial(setup.maker, LinkMaker, self._plan, self._task))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
@@ -307,7 +311,25 @@ class LinkNeighborLoader(SubgraphLoader):
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
             "neg_sampling": None if task.negatives is None else task.negatives.how.facts(),
             "exclude_links": _excluded_facts(task.excluded),
+            "seed_weights": task.order.fingerprint(),
         }
+
+    def __call__(self, index: ArrayLike) -> Any:
+        """Make one batch of chosen links, in the caller's thread; see ``NeighborLoader.__call__``.
+
+        Args:
+            index: integer[n], positions of the links in ``edge_label_index``, as in PyG.
+
+        Returns:
+            A batch as the iteration gives it, after ``transform``.
+
+        Raises:
+            IdRangeError: A position is outside 0..num_links-1.
+            SettingsError: ``index`` is empty, or no list of integers.
+        """
+        return self._batch_of(
+            index, lambda order: self._setup.maker(LinkMaker, self._plan, replace(self._task, order=order))
+        )
 
     def __repr__(self) -> str:
         """Return a description of the loader in one line."""
@@ -391,8 +413,9 @@ def _excluded_facts(excluded: tuple[tuple[EdgeType, bool], ...]) -> dict[str, st
 
 
 def _new_task(
-    setup: LoaderSetup, sampling: Sampling, inputs: LinkInputs, how: NegativeSampling | None, exclude: ExcludeLinks
-) -> LinkTask:
+    setup: LoaderSetup, sampling: Sampling, inputs: LinkInputs, order: SeedOrder, how: NegativeSampling | None,
+    exclude: ExcludeLinks,
+) -> LinkTask:  # fmt: skip
     store = setup.store
     check_link_times(store, sampling, inputs)
     settings, negatives = sampling.settings, None
@@ -404,7 +427,7 @@ def _new_task(
     return LinkTask(
         store=store,
         inputs=inputs,
-        order=setup.order(inputs.num_links),
+        order=order,
         sampling=sampling,
         negatives=negatives,
         excluded=read_excluded(inputs.edge_type, exclude, sampling),

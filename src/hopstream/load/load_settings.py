@@ -32,7 +32,8 @@ class GraphSource(Settings):
     """The graph that a loader reads.
 
     Attributes:
-        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store. The
+        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, an open store, a graph in
+            memory (a ``Graph``, or PyG's ``Data`` or ``HeteroData``), or a ``RemoteGraph``. Also called ``data``. The
             loader closes a store that it opened, and leaves an open store open.
     """
 
@@ -111,7 +112,7 @@ class ConsumerSettings(Settings):
         transform: Function of one batch, called in the thread that made the batch; the loader gives out its result.
         collate: ``pyg`` for :class:`torch_geometric.data.Data` or :class:`torch_geometric.data.HeteroData`,
             ``numpy`` for arrays without torch.
-        num_threads: Threads that make whole batches; 0 makes them in the caller's thread.
+        num_threads: Threads that make whole batches; 0 makes them in the caller's thread. Also called ``num_workers``.
         prefetch: Finished batches that may wait for the consumer, beyond one per thread.
         pin_memory: Put tensors into page-locked memory, so that copies to a GPU overlap with computation.
         timeout_s: Seconds to wait for a batch, and for threads to end. An error then says what hangs.
@@ -197,8 +198,8 @@ def read_rank(rank: object, world_size: object) -> tuple[int, int]:
     """Check and return the rank and the world size; a single rank defaults to 0.
 
     Raises:
-        SettingsError: One is no integer or out of its range, or ``rank`` is None with several ranks. A default of 0
-            would then give every process the same seeds.
+        SettingsError: A number is no integer or out of its range, or ``rank`` is None with several ranks. A default of
+            0 would then give every process the same seeds.
     """
     world_size = read_integer("world_size", world_size, 1, MAX_RANK)
     if rank is None:

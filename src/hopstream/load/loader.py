@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ from hopstream.load.epochs import Facts
 from hopstream.load.link_inputs import SeedTimes, read_seed_times
 from hopstream.load.load_settings import LoadSettings, SampledGraph
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
-from hopstream.load.order import BatchSpan, SeedOrder
+from hopstream.load.order import BatchSpan, SeedOrder, SeedWeights
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.sampling import Sampling
@@ -174,7 +174,7 @@ class SampledNodes(SampledGraph):
     Attributes:
         seeds: Nodes to start from: None (all), the name of a split, integer[n] keys or a bool[num_nodes] mask. In a
             graph of several node types, put the type in front, as in ``("paper", "train")``. A node type alone means
-            all of its nodes.
+            all of its nodes. Also called ``input_nodes``.
     """
 
     seeds: SeedsLike = field(default=None, kw_only=False)
@@ -187,10 +187,14 @@ class NeighborArguments(LoadSettings, SamplingSettings, SampledNodes):
     Attributes:
         input_time: integer[num_seeds], the time of each seed in the order of ``seeds``. None means the seeds' own
             ``time_attr``, which their node type must then have. Batches carry the times as ``seed_time``.
+        seed_weights: real[num_seeds], 0 or more, one per seed. Each epoch then draws as many seeds as there are, in
+            proportion to their weights and with replacement. Also a torch ``WeightedRandomSampler`` such as PyG's
+            ``ImbalancedSampler``, whose weights are used. None takes every seed once.
     """
 
     batch_size: int = field(default=1, kw_only=False)
     input_time: ArrayLike | None = None
+    seed_weights: SeedWeights = None
 
     def __post_init__(self) -> None:
         """Refuse ``reverse_types`` without ``subgraph_type="bidirectional"``."""
@@ -225,7 +229,7 @@ class NeighborLoader(SubgraphLoader):
         self._inputs = _read_inputs(setup, arguments)
         node_type = self._inputs.seeds.node_type
         self._plan = self._inputs.sampling.plan(arguments.num_neighbors, (node_type,), setup.wants_edge_ids)
-        self._begin(self._inputs.order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
+        self._begin(self._inputs.order, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""
@@ -235,14 +239,35 @@ class NeighborLoader(SubgraphLoader):
             **self._inputs.sampling.facts(),
             "seeds": self._inputs.seeds.fingerprint(),
             "input_time": None if times is None else times.fingerprint(),
+            "seed_weights": self._inputs.order.fingerprint(),
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
         }
+
+    def __call__(self, index: ArrayLike) -> Any:
+        """Make one batch of chosen seeds, in the caller's thread.
+
+        Equal seeds give equal batches within one epoch; ``set_epoch``, or an iteration that ends, changes it. The
+        position of the loader does not change. Safe to call from several threads.
+
+        Args:
+            index: integer[n], positions of the seeds in ``seeds``; with ``seeds=None``, their keys. As in PyG.
+
+        Returns:
+            A batch as the iteration gives it, after ``transform``.
+
+        Raises:
+            IdRangeError: A position is outside 0..num_seeds-1.
+            SettingsError: ``index`` is empty, or no list of integers.
+        """
+        return self._batch_of(
+            index, lambda order: self._setup.maker(NodeMaker, self._plan, replace(self._inputs, order=order))
+        )
 
     def __repr__(self) -> str:
         """Return a description of the loader in one line."""
         order, seeds = self._inputs.order, self._inputs.seeds
         return (
-            f"NeighborLoader({seeds.num_seeds} seeds ({seeds.name}), batch_size={order.settings.batch_size}, "
+            f"{type(self).__name__}({seeds.num_seeds} seeds ({seeds.name}), batch_size={order.settings.batch_size}, "
             f"{len(self)} batches on {order.settings.rank_text})"
         )
 
@@ -254,9 +279,10 @@ def _read_inputs(setup: LoaderSetup, arguments: NeighborArguments) -> NodeInputs
     if sampling.settings.is_disjoint and batch_size > MAX_TREES:
         raise SettingsError(f"batch_size is {batch_size}; with a tree per seed it may be {MAX_TREES} at most")
     found = read_seeds(setup.store, arguments.seeds)
+    is_drawn = arguments.seed_weights is not None
     return NodeInputs(
-        seeds=found,
-        order=setup.order(found.num_seeds),
+        seeds=replace(found, may_repeat=True) if is_drawn else found,
+        order=setup.order(found.num_seeds, arguments.seed_weights),
         sampling=sampling,
         times=read_seed_times(setup.store, sampling, found, arguments.input_time),
     )
@@ -330,6 +356,8 @@ class RandomNodeLoader(SubgraphLoader):
         """
         setup = self._open(arguments.source, arguments.direction, arguments)
         found = read_seeds(setup.store, arguments.seeds)
+        if not found.num_seeds:
+            raise SettingsError(f"seeds ({found.name}) are empty; random nodes need at least one")
         order = EndlessOrder(
             num_seeds=arguments.num_batches * arguments.batch_size * arguments.world_size,
             settings=setup.settings, num_nodes=found.num_seeds,
@@ -338,7 +366,7 @@ class RandomNodeLoader(SubgraphLoader):
         drawn = replace(found, may_repeat=True)
         self._inputs = NodeInputs(seeds=drawn, order=order, sampling=sampling, times=None)
         self._plan = sampling.plan(arguments.num_neighbors, (found.node_type,), setup.wants_edge_ids)
-        self._begin(order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
+        self._begin(order, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""

@@ -8,7 +8,9 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hopstream.arguments import Arguments
+from hopstream.errors import SettingsError
 from hopstream.load.load_settings import ConsumerSettings
+from hopstream.load.order import WeightedSampler, weights_of
 from hopstream.load.service import Recipe, class_name
 from hopstream.load.setup import SubgraphLoader
 
@@ -17,30 +19,31 @@ R = TypeVar("R")
 OF_THE_CONSUMER = frozenset({"source", "buffer_bytes", "verify", "store_settings", *ConsumerSettings.field_names()})
 """Arguments of loaders that set how batches are consumed, and do not change their content."""
 
-_NOT_NEEDED = "it is not needed here, leave it out"
 _RNG_SEED = "everything random depends on rng_seed="
-_RANKS = "order and ranks are chosen with seeds=, shuffle=, rank= and world_size="
+PYG_ALIASES: Mapping[str, str] = {
+    "data": "source",
+    "input_nodes": "seeds",
+    "num_workers": "num_threads",
+    "sampler": "seed_weights",
+    **dict.fromkeys(
+        (
+            "filter_per_worker", "is_sorted", "multiprocessing_context", "persistent_workers", "pin_memory_device",
+            "share_memory",
+        ),
+        "",
+    ),
+}  # fmt: skip
+"""Options of PyG's loaders to their names here; "" for those that have no effect on batches, and are ignored."""
 PYG_OPTIONS: Mapping[str, str] = {
-    "data": "it is called source= here, the folder that write_parts(graph, folder, num_parts=1) makes once, where "
-    "read_graph(data) makes the graph of PyG's Data or HeteroData",
-    "input_nodes": "it is called seeds= here",
-    "num_workers": "it is called num_threads= here: threads make batches, not processes",
     "prefetch_factor": "it is called prefetch= here, for all threads together",
     "timeout": "it is called timeout_s= here",
     "collate_fn": "transform= is called with each batch",
     "transform_sampler_output": "transform= is called with each batch",
     "generator": _RNG_SEED,
     "worker_init_fn": _RNG_SEED,
-    "sampler": _RANKS,
-    "batch_sampler": _RANKS,
+    "batch_sampler": "order and ranks are chosen with shuffle=, rank= and world_size=",
     "directed": "it is called subgraph_type= here: 'directional' or 'induced'",
     "neighbor_sampler": "num_neighbors=, sampling= and related options define how neighbours are drawn",
-    "is_sorted": "it is not needed here: parts that are written with time_attr= keep edges sorted by time",
-    "filter_per_worker": _NOT_NEEDED,
-    "share_memory": _NOT_NEEDED,
-    "multiprocessing_context": _NOT_NEEDED,
-    "persistent_workers": _NOT_NEEDED,
-    "pin_memory_device": _NOT_NEEDED,
     "custom_cls": "transform= is called with each batch",
     "input_id": "batches have the position of each seed in seeds= as input_id",
 }
@@ -59,13 +62,20 @@ def takes(
         record: The dataclass of the arguments.
         other: Name of a refused option, for example one of another loader, to a remedy for the message.
     """
-    arguments = Arguments(record, other)
+    arguments = Arguments(record, other, PYG_ALIASES)
 
     def decorate(init: Callable[[Any, R], None]) -> Callable[Concatenate[Any, P], None]:
         @wraps(init)
         def taking(self: Any, /, *args: P.args, **options: P.kwargs) -> None:
             name = class_name(self)
             given = arguments.bind(name, args, options)
+            if isinstance(given.get("seed_weights"), WeightedSampler):
+                given["seed_weights"] = weights_of(given["seed_weights"])
+            elif options.get("sampler") is not None:
+                raise SettingsError(
+                    f"sampler is a {type(options['sampler']).__name__}; give a WeightedRandomSampler, such as PyG's "
+                    "ImbalancedSampler; the order and ranks are chosen with shuffle=, rank= and world_size="
+                )
             if isinstance(self, SubgraphLoader):
                 self._recipe = Recipe(name, {k: value for k, value in given.items() if k not in OF_THE_CONSUMER})
             try:

@@ -9,13 +9,30 @@ ranks would wait for ever for a rank without batches.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from hopstream.arrays import IntArray, offsets_of
-from hopstream.errors import SettingsError
+from hopstream.arrays import Array, IntArray, offsets_of, to_array
+from hopstream.errors import IdRangeError, SettingsError
+from hopstream.graph.graph import hex_digest
 from hopstream.kernels.hashing import derive_seed, permute_range
 from hopstream.load.load_settings import OrderSettings
+
+
+@runtime_checkable
+class WeightedSampler(Protocol):
+    """A ``torch.utils.data.WeightedRandomSampler``, such as PyG's ``ImbalancedSampler``."""
+
+    weights: Any
+    num_samples: int
+    replacement: bool
+
+
+FloatArray = NDArray[np.float64]
+SeedWeights = ArrayLike | WeightedSampler | None
+"""A number per seed, a torch sampler that has them, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +70,8 @@ class SeedOrder:
     def __post_init__(self) -> None:
         """Refuse settings that make no batch, or that a remainder cannot meet."""
         settings, num_seeds = self.settings, self.num_seeds
-        if num_seeds < 1:
-            raise SettingsError("there are no seeds; give at least one")
+        if not num_seeds:
+            return  # an empty epoch
         is_single = settings.remainder == "spread" and not settings.drop_last and settings.batch_size == 1
         if is_single and num_seeds % settings.world_size and num_seeds > settings.world_size:
             raise SettingsError(
@@ -72,6 +89,10 @@ class SeedOrder:
             f"{num_seeds} seeds in batches of {settings.batch_size} are too few for one batch per rank "
             f"({settings.world_size} ranks, remainder={settings.remainder!r}, drop_last={settings.drop_last}); {remedy}"
         )
+
+    def fingerprint(self) -> str | None:
+        """Return the digest of the weights of seeds in hex digits, or None if seeds have no weights."""
+        return None
 
     @property
     def num_batches(self) -> int:
@@ -152,6 +173,116 @@ class OneBatch(SeedOrder):
     def span(self, step: int) -> BatchSpan:
         """Return all seeds, as the batch of that number."""
         return BatchSpan(start=0, stop=self.num_seeds, index=step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChosenOrder(SeedOrder):
+    """One batch of chosen seeds, whose random draws depend on the seeds and the epoch.
+
+    Attributes:
+        chosen: int64[n], positions of the seeds.
+    """
+
+    chosen: IntArray
+
+    def span(self, step: int) -> BatchSpan:
+        """Return the only batch."""
+        return BatchSpan(start=0, stop=len(self.chosen), index=step)
+
+    def positions(self, epoch: int, span: BatchSpan) -> IntArray:
+        """Return the chosen positions."""
+        return self.chosen
+
+    def batch_seed(self, epoch: int, span: BatchSpan) -> int:
+        """Return 64 random bits for the draws of the batch."""
+        return derive_seed("chosen", self.settings.rng_seed, epoch, hex_digest(self.chosen.data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeightedOrder(SeedOrder):
+    """Seeds drawn in proportion to their weights, with replacement, in new draws each epoch.
+
+    Every position of the order is drawn by itself, so the seeds of a batch do not depend on the number of ranks.
+
+    Attributes:
+        sums: float64[n], running sums of the weights of all seeds; ``num_seeds`` of them are drawn per epoch.
+    """
+
+    sums: FloatArray
+
+    def fingerprint(self) -> str:
+        """Return the digest of the weights of seeds in hex digits."""
+        return hex_digest(self.sums.data)
+
+    def positions(self, epoch: int, span: BatchSpan) -> IntArray:
+        """Return int64[stop - start], the positions of the drawn seeds."""
+        key = derive_seed("weighted order", self.settings.rng_seed, epoch)
+        # A block of the counter-based generator per position; numpy promises the same bits in every version.
+        bits = np.random.Philox(key=key, counter=span.start).random_raw(4 * (span.stop - span.start))[::4]
+        drawn = (bits >> np.uint64(11)).astype(np.float64) * (self.sums[-1] / 2.0**53)
+        # A product may be rounded up to the last sum; the last seed of positive weight is then meant.
+        last = int(np.searchsorted(self.sums, self.sums[-1], side="left"))
+        found: IntArray = np.minimum(np.searchsorted(self.sums, drawn, side="right"), last).astype(np.int64, copy=False)
+        return found
+
+
+def read_positions(index: ArrayLike, num_seeds: int) -> IntArray:
+    """Check the positions of chosen seeds and return them, int64[n].
+
+    Raises:
+        SettingsError: They are no list of integers, or empty.
+        IdRangeError: One is outside ``[0, num_seeds)``.
+    """
+    chosen = to_array(index)
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
+        raise SettingsError(
+            f"index is {chosen.dtype}{list(chosen.shape)}; give one or more integer positions, as a list"
+        )
+    if int(chosen.min()) < 0 or int(chosen.max()) >= num_seeds:
+        row = int(np.flatnonzero((chosen < 0) | (chosen >= num_seeds))[0])
+        raise IdRangeError(f"index[{row}] is {int(chosen[row])}; positions of seeds are 0..{num_seeds - 1}")
+    positions: IntArray = chosen.astype(np.int64)
+    return positions
+
+
+def weights_of(sampler: WeightedSampler) -> Array:
+    """Return the weights of a torch sampler, one per seed.
+
+    Raises:
+        SettingsError: It draws without replacement, or another number of samples than it has weights.
+    """
+    weights = to_array(sampler.weights)
+    if not sampler.replacement or sampler.num_samples != len(weights):
+        raise SettingsError(
+            f"the sampler draws {sampler.num_samples} of {len(weights)} seeds, replacement={sampler.replacement}; "
+            "wanted as many as there are, with replacement=True"
+        )
+    return weights
+
+
+def read_seed_weights(name: str, values: object, num_seeds: int) -> FloatArray:
+    """Check the weights of seeds and return their running sums, float64[num_seeds].
+
+    Args:
+        name: Name of the option, for messages.
+        values: A number per seed.
+        num_seeds: Number of seeds.
+
+    Raises:
+        SettingsError: The values are not numbers of 0 or more, one per seed; or all are 0.
+    """
+    weights = to_array(values)
+    if weights.dtype.kind not in "iuf" or weights.shape != (num_seeds,):
+        raise SettingsError(f"{name} is {weights.dtype}{list(weights.shape)}; give one number per seed: [{num_seeds}]")
+    weights = weights.astype(np.float64)
+    is_wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if is_wrong.any():
+        first = int(np.argmax(is_wrong))
+        raise SettingsError(f"{name}[{first}] is {weights[first]}; weights are finite numbers that are 0 or more")
+    sums = np.cumsum(weights)
+    if num_seeds and not 0 < sums[-1] < np.inf:
+        raise SettingsError(f"the sum of {name} is {sums[-1]}; it must be positive and finite")
+    return sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

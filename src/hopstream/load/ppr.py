@@ -88,7 +88,7 @@ class PPRLoader(SubgraphLoader):
         self._plan = plan_ppr(setup.store, settings, self._seeds.node_type)
         check_edge_attr(setup, settings)
         self._order = setup.order(self._seeds.num_seeds)
-        self._begin(self._order.num_steps, partial(setup.maker, PPRMaker, self._plan, (self._seeds, self._order)))
+        self._begin(self._order, partial(setup.maker, PPRMaker, self._plan, (self._seeds, self._order)))
 
     def facts(self) -> Facts:
         """Return settings and inputs that determine the batches; a saved state with other facts is refused."""

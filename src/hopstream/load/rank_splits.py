@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 SplitBy = Literal["even", "locality"]
 """``even``: random shares; ``locality``: a rank prefers seeds of its own parts."""
 RankRemainder = Literal["pad", "drop", "uneven"]
-"""How shares get equal sizes: ``pad`` repeats seeds, ``drop`` leaves some out; with ``uneven`` sizes differ by at most
-1."""
+"""Way to give shares equal sizes: ``pad`` repeats seeds, ``drop`` leaves some out; with ``uneven`` sizes differ by at
+most 1."""
 
 
 def rank_nodes(  # noqa: PLR0913 - one call of a training script, all of it by name
@@ -42,7 +42,7 @@ def rank_nodes(  # noqa: PLR0913 - one call of a training script, all of it by n
     """Return the seed nodes of one rank. All ranks compute the same shares.
 
     Args:
-        source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
+        source: A dataset folder, a ``cluster.json``, addresses of servers, an open store, or a graph in memory.
         seeds: Nodes to split, in the forms of ``NeighborLoader``'s seeds.
         rank: Rank of this process, in ``[0, world_size)``.
         world_size: Number of processes that share the seeds.
@@ -78,7 +78,7 @@ def rank_links(  # noqa: PLR0913 - one call of a training script, all of it by n
     """Return the supervision edges of one rank; see ``rank_nodes``.
 
     Args:
-        source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
+        source: A dataset folder, a ``cluster.json``, addresses of servers, an open store, or a graph in memory.
         edge_label_index: Links to split, in the forms of ``LinkNeighborLoader``, such as ``(edge type, split)``.
         rank: Rank of this process, in ``[0, world_size)``.
         world_size: Number of processes that share the edges.

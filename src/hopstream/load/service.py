@@ -62,12 +62,12 @@ class BatchSession(ABC):
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
         """Wait for one batch of the epoch that began last, in arrays of ``buffers``.
 
-        The same batch may be requested again. It is a ``SampledBatch`` if the store has a cache of rows.
+        The same batch may be requested again. The result is a ``SampledBatch`` if the store has a cache of rows.
 
         Raises:
             StoreTimeout: The batch did not come in time.
-            StoreUnavailable: No server can make it.
-            HopstreamError: Making it failed with this error.
+            StoreUnavailable: No server can make the batch.
+            HopstreamError: Making the batch failed with this error.
         """
 
     @abstractmethod

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar, cast, get_args
+from typing import Any, ClassVar, cast, get_args
+
+from numpy.typing import ArrayLike
 
 from hopstream.checks import check_choice
-from hopstream.errors import MissingDependencyError, SettingsError
+from hopstream.errors import MissingDependencyError, SettingsError, StateError
 from hopstream.load.ahead import GROUP, SamplingAhead
 from hopstream.load.batch import (
     BatchFinisher,
@@ -31,16 +33,17 @@ from hopstream.load.batch import (
 )
 from hopstream.load.epochs import EpochLoader, Facts, Maker
 from hopstream.load.load_settings import LoadSettings, OrderSettings
-from hopstream.load.order import SeedOrder
+from hopstream.load.order import ChosenOrder, SeedOrder, WeightedOrder, read_positions, read_seed_weights
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
+from hopstream.sample.hgt import HGTPlan, HGTRunner
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRPlan
 from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
-from hopstream.store import Source, open_store
+from hopstream.store import MemorySource, Source, open_graph, open_store
 from hopstream.store.contract import Store
-from hopstream.store.sources import check_source
+from hopstream.store.sources import check_source, is_in_memory
 from hopstream.store.whole import keeps_edge_keys
 
 
@@ -75,13 +78,20 @@ class LoaderSetup:
         """Whether a plan must find ids of edges, to fetch their keys or features."""
         return self.wants_edge_keys or self.columns.has_edge_features
 
-    def order(self, num_seeds: int) -> SeedOrder:
+    def order(self, num_seeds: int, weights: object = None) -> SeedOrder:
         """Return the order of ``num_seeds`` seeds: assigns them to batches on this rank.
 
+        Args:
+            num_seeds: Number of seeds.
+            weights: A number per seed to draw seeds by; None takes each once per epoch.
+
         Raises:
-            SettingsError: They make no batch.
+            SettingsError: The seeds make no batch, or the weights are not one number of 0 or more per seed.
         """
-        return SeedOrder(num_seeds=num_seeds, settings=self.settings)
+        if weights is None:
+            return SeedOrder(num_seeds=num_seeds, settings=self.settings)
+        sums = read_seed_weights("seed_weights", weights, num_seeds)
+        return WeightedOrder(num_seeds=num_seeds, settings=self.settings, sums=sums)
 
     def reader(self, store: Store | None = None) -> SubgraphReader:
         """Make a reader that turns sampled subgraphs into batches; each thread needs its own.
@@ -95,7 +105,8 @@ class LoaderSetup:
         """Make a maker of a plan's batches; each thread needs its own."""
         if isinstance(plan, PPRPlan):
             return kind(PPRRunner(self.store, plan, self.wants_edge_ids), self.reader(), inputs, self.convert)
-        return kind(PlanRunner(self.store, plan), self.reader(), inputs, self.convert)
+        runner = HGTRunner(self.store, plan) if isinstance(plan, HGTPlan) else PlanRunner(self.store, plan)
+        return kind(runner, self.reader(), inputs, self.convert)
 
     def session_maker(self, kind: type[SessionMaker], session: BatchSession) -> SessionMaker:
         """Make a maker that takes batches from a session; each thread needs its own."""
@@ -115,6 +126,8 @@ class SubgraphLoader(EpochLoader):
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES
     """Names that the loader attaches to a PyG batch; features of these names are refused."""
+    dataset: range = range(0)
+    """Positions of the seeds of an epoch over all ranks, as in PyG; their number is what trainers read."""
     _setup: LoaderSetup
     _recipe: Recipe
     _ahead: SamplingAhead[Fetch] | None = None
@@ -128,8 +141,13 @@ class SubgraphLoader(EpochLoader):
         self._setup = setup
         return setup
 
-    def _begin(self, num_steps: int, new_maker: Callable[[], Maker]) -> None:
-        """Prepare epochs; the last step of a subclass's ``__init__``."""
+    def _begin(self, order: SeedOrder, new_maker: Callable[[], Maker]) -> None:
+        """Prepare epochs over the seeds of an order; the last step of a subclass's ``__init__``."""
+        self.dataset = range(order.num_seeds)
+        self._begin_steps(order.num_steps, new_maker)
+
+    def _begin_steps(self, num_steps: int, new_maker: Callable[[], Maker]) -> None:
+        """Prepare epochs of a number of batches."""
         session = self._setup.session
         if session is not None:
             session.prepare(self._recipe)
@@ -163,6 +181,24 @@ class SubgraphLoader(EpochLoader):
             for maker in self._makers:
                 cast(BatchFinisher, maker).ahead = self._ahead
 
+    def _batch_of(self, index: ArrayLike, new_maker: Callable[[SeedOrder], Maker]) -> Any:
+        """Make one batch of chosen seeds, in the caller's thread; see ``NeighborLoader.__call__``.
+
+        Args:
+            index: integer[n], positions of the seeds.
+            new_maker: Makes a maker of the batches of an order.
+
+        Raises:
+            IdRangeError: A position is outside ``[0, num_seeds)``.
+            SettingsError: ``index`` is no list of integers, or empty.
+        """
+        if self._is_closed:
+            raise StateError("the loader is closed; make a new one")
+        chosen, settings = read_positions(index, len(self.dataset)), self._setup.settings
+        order = ChosenOrder(num_seeds=len(self.dataset), settings=settings, chosen=chosen)
+        batch = new_maker(order).make(self.epoch, 0)
+        return batch if settings.transform is None else settings.transform(batch)
+
     def _end_call(self) -> Callable[[], None]:
         ends = [one.end for one in (self._setup.session, self._ahead) if one is not None]
 
@@ -178,6 +214,16 @@ class SubgraphLoader(EpochLoader):
         if setup.session is None:
             return super().maker()
         return setup.session_maker(LoneMaker, setup.session.beside())
+
+    @property
+    def batch_size(self) -> int:
+        """Seeds per batch and rank."""
+        return self._setup.settings.batch_size
+
+    @property
+    def num_workers(self) -> int:
+        """Threads that make batches, by PyG's name for its worker processes."""
+        return self._setup.settings.num_threads
 
     @property
     def schema(self) -> GraphSchema:
@@ -225,6 +271,9 @@ def open_setup(
         FormatError: ``source`` is no dataset and no cluster file.
         StoreError: A server cannot be reached, or refused to answer.
     """
+    if is_in_memory(source):
+        source = _open_graph(source, direction, settings)
+        settings = replace(settings, cache_bytes=None)
     settings = LoadSettings.within(settings)
     store, session, close = _open_source(source, settings)
     try:
@@ -240,6 +289,18 @@ def open_setup(
     except BaseException:
         close()
         raise
+
+
+def _open_graph(graph: MemorySource, direction: Direction, settings: LoadSettings) -> Store:
+    """Open a graph in memory, with the times and weights by which the loader samples, if it does."""
+    if settings.verify != "none":
+        raise SettingsError(f"verify is {settings.verify!r}, but the source is a graph in memory; leave it out")
+    check_choice("direction", direction, get_args(Direction))
+    reads_labels = hasattr(settings, "label_direction")  # along edges of either direction
+    return open_graph(
+        graph, direction="both" if reads_labels else direction, time_attr=getattr(settings, "time_attr", None),
+        weight_attr=getattr(settings, "weight_attr", None),
+    )  # fmt: skip
 
 
 def _open_source(
@@ -283,7 +344,7 @@ def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None)
     if direction not in store.directions:
         raise SettingsError(
             f"direction is {direction!r}; the dataset holds {'|'.join(store.directions)}; write the parts again with "
-            f"direction {direction!r} or 'both'"
+            f"direction {direction!r} or 'both', or open the graph in memory with it"
         )
     if edge_keys is False:
         return False

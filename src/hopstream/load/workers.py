@@ -215,7 +215,7 @@ class ThreadedBatches(Generic[T]):
         """Return the next batch; wait at most ``timeout_s`` for it.
 
         Raises:
-            StoreTimeout: It was not ready in time; the message says what each worker is doing.
+            StoreTimeout: The batch was not ready in time; the message says what each worker is doing.
             StateError: The batches were closed meanwhile.
             BaseException: A worker failed to make this batch with this error.
         """

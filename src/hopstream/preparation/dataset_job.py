@@ -92,7 +92,7 @@ class DatasetEstimate:
 
     @property
     def least_disk_bytes(self) -> int:
-        """``disk_bytes`` with only the budgets of halos, which are known before the search for their nodes."""
+        """``disk_bytes`` without copies in halos whose number is unknown before the search for their nodes."""
         return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, self.halo.budget_bytes)
 
 
@@ -122,7 +122,7 @@ class DatasetTarget:
         return read_manifest(self.work.root) if self.work.finished_call == self.call else None
 
     def check(self, out: Path) -> None:
-        """Refuse to replace what is there; see ``check_target``."""
+        """Refuse a place that must not be replaced; see ``check_target``."""
         check_target(out, overwrite=self.overwrite)
 
 
@@ -175,6 +175,11 @@ class DatasetJob(ABC):
     @abstractmethod
     def schema(self) -> GraphSchema:
         """The dataset's schema."""
+
+    @property
+    @abstractmethod
+    def transforms(self) -> Mapping[str, Any]:
+        """The fitted transforms of the source; see ``Graph``."""
 
     @abstractmethod
     def open_folder(self, root: Path) -> None:
@@ -347,7 +352,7 @@ class DatasetJob(ABC):
         written = Written(
             schema=self.schema, book=contents.book, graph_id=graph_id, checksums=checksums,
             files=self._file_records(contents), cuts=self.cuts, edges_between=self.between, seeds=self.seeds,
-            stages=self._costs(),
+            stages=self._costs(), transforms=self.transforms,
         )  # fmt: skip
         return manifest_of(written, self.spec.settings)
 

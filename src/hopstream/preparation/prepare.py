@@ -36,6 +36,7 @@ from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_state
 from hopstream.ingest.raw_tables.metadata import Description
 from hopstream.ingest.raw_tables.spool import tables_on_disk
 from hopstream.ingest.source_paths import (
+    NOT_READ_THERE,
     are_partitions,
     check_apart,
     check_data_path,
@@ -43,7 +44,8 @@ from hopstream.ingest.source_paths import (
     is_unigraph,
     read_metadata,
 )
-from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.tables import TableSettings, read_description
+from hopstream.places.paths import AnyPath, path_of
 from hopstream.preparation.dataset_job import DatasetTarget
 from hopstream.preparation.dispatch.dispatch_job import dispatch_job, input_states
 from hopstream.preparation.dispatch.settings import DispatchSettings
@@ -156,7 +158,7 @@ News = PreparePlan | Resumed | ChunkReport | AssignReport
 
 
 def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
-    source: str | Path | Description, out: str | Path, *, settings: PartitionSettings | None = None,
+    source: str | AnyPath | Description, out: str | Path, *, settings: PartitionSettings | None = None,
     tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
     overwrite: bool = False, progress: Progress | None = None,
     on_news: Callable[[News], None] | None = None, **options: Unpack[PartitionOptions],
@@ -168,8 +170,9 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
 
     Args:
         source: A folder of a chunked graph or of tables, the JSON file that describes either, or the ``.pbtxt`` of a
-            unigraph. Or a description of tables in memory, see ``read_tables``. They are first written as Parquet files
-            to a hidden folder beside ``out``; so that a killed call resumes, give the folder of ``write_tables``.
+            unigraph; tables may be at a URI. Or a description of tables in memory, see ``read_tables``. They are first
+            written as Parquet files to a hidden folder beside ``out``; so that a killed call resumes, give the folder
+            of ``write_tables``.
         out: The folder to write, created if it is missing.
         settings: How to partition the graph, and what each part stores; None for the defaults.
         tables: How tables are read.
@@ -211,15 +214,16 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
             "method is 'file', but prepare assigns nodes itself; to use parts of your own, chunk the tables and give "
             "dispatch the folder with the part of each node, as partitions_dir"
         )
-    check_apart(out, {"the source": source})
-    metadata = _metadata_of(Path(source))
+    given = path_of(source)
+    check_apart(out, {"the source": given})
+    metadata = _metadata_of(given)
     digest = digest_of_input(source, settings, tables)
-    is_streamed = _is_streamed(metadata)
-    found = open_chunked(metadata).schema if is_streamed else _declared(metadata, tables)
+    chunked = _chunked(metadata)
+    found = _declared(metadata, tables) if chunked is None else open_chunked(chunked).schema
     checked_schema(found, settings, halo)  # before anything is written, chunked or assigned
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
-        metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables,
+        metadata=metadata, chunked=chunked, digest=digest, settings=settings, tables=tables,
         work=work, machine=this_machine(), before=choice_before(out, lambda _: digest), halo=halo,
         progress=progress or no_progress, tell=on_news or _no_news,
     )  # fmt: skip
@@ -238,7 +242,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
             raise
 
 
-def digest_of_input(source: str | Path, settings: PartitionSettings, tables: TableSettings | None = None) -> str:
+def digest_of_input(source: str | AnyPath, settings: PartitionSettings, tables: TableSettings | None = None) -> str:
     """Return the digest of everything that determines the parts of ``prepare``: inputs and settings.
 
     Raises:
@@ -246,10 +250,10 @@ def digest_of_input(source: str | Path, settings: PartitionSettings, tables: Tab
         FormatError: A file is missing or cannot be read.
         SchemaError: The description contradicts itself.
     """
-    tables, metadata = tables or TableSettings(), _metadata_of(Path(source))
+    tables, metadata = tables or TableSettings(), _metadata_of(path_of(source))
     check_data_path(metadata, tables.data_path)
-    is_streamed = _is_streamed(metadata)
-    states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata, tables.data_path))
+    chunked = _chunked(metadata)
+    states = table_states(read_metadata(metadata, tables.data_path)) if chunked is None else input_states(chunked)
     return digest_of([FORMAT, settings.to_json(), asdict(tables), states])
 
 
@@ -257,8 +261,8 @@ def digest_of_input(source: str | Path, settings: PartitionSettings, tables: Tab
 class _Steps:
     """Steps of one call, in a locked place."""
 
-    metadata: Path
-    is_streamed: bool
+    metadata: AnyPath
+    chunked: Path | None
     digest: str
     settings: PartitionSettings
     tables: TableSettings
@@ -274,7 +278,7 @@ class _Steps:
         held = target.work
         folder = held.job_root(self.digest)
         owners = folder / "owners"
-        chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
+        chunks = self.chunked or folder / "chunks" / METADATA
         # Closing the engine frees the memory of its worker for the later steps.
         with watched(), open_engine("local", num_workers=1) as engine:
             job = held.resume(self.digest, engine, self.progress)
@@ -285,7 +289,7 @@ class _Steps:
             work = allot_phases(graph, self.settings, self.work, self.halo, self.machine, self.before)
             held.keep_choice(work)
             assign, *others = plan_phases(graph, self.settings, work, self.halo, has_owners=owners.exists())
-            chunk = () if self.is_streamed else (PhasePlan(name="chunk", is_done=True),)
+            chunk = () if self.chunked is not None else (PhasePlan(name="chunk", is_done=True),)
             self.tell(PreparePlan(work=work, phases=(*chunk, assign, *others)))
             with progress_from_file(folder / "told.json", self.progress, "assign"):
                 done = job.run("assign", [_assign_task(chunks, owners, self.settings, work)])
@@ -349,7 +353,7 @@ def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
     return {"cut": found.cut, "largest": dict(found.largest)}
 
 
-def _metadata_of(source: Path) -> Path:
+def _metadata_of(source: AnyPath) -> AnyPath:
     if not source.exists():
         raise FormatError(f"{source} is missing; give tables or a chunked graph, or the file that describes either")
     metadata = description_of(source)
@@ -367,12 +371,17 @@ def _metadata_of(source: Path) -> Path:
     return metadata.absolute()
 
 
-def _is_streamed(metadata: Path) -> bool:
-    return not is_unigraph(metadata) and is_chunked(metadata)
+def _chunked(metadata: AnyPath) -> Path | None:
+    """Return the metadata file if it is that of a chunked graph, else None."""
+    if is_unigraph(metadata) or not is_chunked(metadata):
+        return None
+    if not isinstance(metadata, Path):
+        raise SettingsError(f"{metadata} describes a chunked graph; it {NOT_READ_THERE}")
+    return metadata
 
 
-def _declared(metadata: Path, tables: TableSettings) -> GraphSchema:
-    return declared_schema(read_metadata(metadata, tables.data_path), tables)
+def _declared(metadata: AnyPath, tables: TableSettings) -> GraphSchema:
+    return declared_schema(read_description(metadata, tables), tables)
 
 
 def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:

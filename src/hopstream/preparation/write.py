@@ -8,11 +8,10 @@ manifest is written last; then the folder is renamed to its place.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -21,25 +20,18 @@ import hopstream
 from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.assign.run import OwnersSource, assign_owners, count_parts, owners_by_type
 from hopstream.checks import known_names
-from hopstream.dataset.balance import EdgeCut, Owners, PartitionReport, StageCost, count_seeds, measure_cut
-from hopstream.dataset.book import PartitionBook, ends_of
+from hopstream.dataset.balance import EdgeCut, PartitionReport, StageCost, count_seeds, measure_cut
+from hopstream.dataset.book import PartitionBook
 from hopstream.dataset.dataset_folder import replaced_folder
 from hopstream.dataset.manifest import Manifest, graph_id_of
-from hopstream.dataset.paths import edge_folder, link_folder, node_folder, part_folder, split_path
+from hopstream.dataset.paths import part_folder
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
-from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
 from hopstream.dataset.stored_columns import (
-    EdgeRun,
     StoredColumn,
     check_time_schema,
     check_times,
     check_weight_schema,
     check_weights,
-    edge_columns,
-    edge_times,
-    feature_columns,
-    integers,
-    sort_by_time,
 )
 from hopstream.engine.machine import peak_bytes, watched
 from hopstream.engine.settings import no_progress
@@ -47,7 +39,8 @@ from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph, GraphChecksums
 from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.preparation.part_columns import PartColumns
+from hopstream.schema import EdgeType, GraphSchema, type_label
 from hopstream.uris import local_path
 
 
@@ -119,21 +112,6 @@ def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory:
     return add_halo(root, settings=halo, memory=memory, with_savings=False, progress=progress).manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _GroupedEdges:
-    """All edges of one type and direction in stored order.
-
-    Attributes:
-        offsets: int64[num_parts + 1], the range of edge ids that each part owns.
-        row_offsets: int64[num_parts + 1], the range of rows of ``run.indptr`` that each part owns.
-        run: The edges of all parts.
-    """
-
-    offsets: IntArray
-    row_offsets: IntArray
-    run: EdgeRun
-
-
 @dataclass(slots=True)
 class _Writer:
     """Run of one write, with the records of the written files and the costs of the stages."""
@@ -160,10 +138,11 @@ class _Writer:
             graph_id = graph_id_of(checksums.fingerprint(self.graph.schema), self.settings.time_attr)
             self.progress("measure", 1, 1)
         with self._stage("write"):
-            book = self._write(owners)
+            columns = PartColumns(self.graph, self.schema, self.settings, self._write_column, self.progress)
+            book = columns.store(owners)
         written = Written(
             schema=self.schema, book=book, graph_id=graph_id, checksums=checksums, files=self.files, cuts=cuts,
-            edges_between=edges_between, seeds=seeds, stages=tuple(self.stages),
+            edges_between=edges_between, seeds=seeds, stages=tuple(self.stages), transforms=self.graph.transforms,
         )  # fmt: skip
         manifest = manifest_of(written, self.settings)
         manifest.write(self.root)
@@ -174,97 +153,6 @@ class _Writer:
         start = time.perf_counter()
         yield
         self.stages.append(StageCost(name=name, seconds=time.perf_counter() - start, peak_bytes=peak_bytes()))
-
-    def _write(self, owners: Owners) -> PartitionBook:
-        """Write all nodes, then all edges, then all links; return the ranges of ids."""
-        num_parts = self.settings.num_parts
-        owners_of_edges = [(t, d) for t in self.graph.edges for d in self.settings.directions]
-        advance = self._advance(
-            num_parts * (len(self.graph.nodes) + len(owners_of_edges) + len(self.schema.edge_splits))
-        )
-        nodes: dict[str, NodeSplit] = {}
-        for node_type in self.graph.nodes:
-            nodes[node_type] = split_nodes(owners[node_type], num_parts)
-            for part in range(num_parts):
-                self._write_nodes(part, node_type, nodes[node_type])
-                advance()
-        edge_offsets: dict[tuple[EdgeType, Direction], IntArray] = {}
-        for edge_type, direction in owners_of_edges:
-            edges = self._grouped(edge_type, direction, nodes)
-            edge_offsets[edge_type, direction] = edges.offsets
-            for part in range(num_parts):
-                self._write_edges(edge_folder(part, edge_type, direction), edges, part)
-                advance()
-        for edge_type in self.schema.edge_splits:
-            for part in range(num_parts):
-                self._write_links(part, edge_type)
-                advance()
-        return PartitionBook(
-            num_parts=num_parts,
-            node_offsets={t: split.offsets for t, split in nodes.items()},
-            edge_offsets=edge_offsets,
-        )
-
-    def _advance(self, total: int) -> Callable[[], None]:
-        """Make a function that reports one more written table per call."""
-        done = count(1)
-        self.progress("write", 0, total)
-        return lambda: self.progress("write", next(done), total)
-
-    def _grouped(self, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, NodeSplit]) -> _GroupedEdges:
-        """Return the edges of one type and direction in stored order."""
-        table = self.graph.edges[edge_type]
-        own_type, other_type = ends_of(edge_type, direction)
-        split = split_edges(table, edge_type, direction, nodes)
-        times = edge_times(self.graph, edge_type, direction, nodes, self.settings.time_attr)
-        if times is not None:
-            sort_by_time(split, times)
-        weights = table.features.get(self.settings.weight_attr) if self.settings.weight_attr is not None else None
-        run = EdgeRun(
-            indptr=split.indptr,
-            indices=split.indices,
-            keys=split.keys,
-            places=split.keys,
-            neighbor_keys=nodes[other_type].keys,
-            times=times,
-            weights=weights if isinstance(weights, np.ndarray) else None,
-            features=table.features,
-        )
-        return _GroupedEdges(offsets=split.offsets, row_offsets=nodes[own_type].offsets, run=run)
-
-    def _write_nodes(self, part: int, node_type: str, split: NodeSplit) -> None:
-        folder = node_folder(part, node_type)
-        keys = split.keys[split.offsets[part] : split.offsets[part + 1]]
-        num_nodes, num_parts = len(split.keys), self.settings.num_parts
-        first, stop = part * num_nodes // num_parts, (part + 1) * num_nodes // num_parts
-        self._write_column(integers(folder / "key.npy", keys))
-        self._write_column(integers(folder / "id_of_key.npy", split.ids_of_keys[first:stop]))
-        self._write_splits(folder, self.graph.splits.get(node_type, {}), first, stop)
-        for column in feature_columns(folder, self.graph.nodes[node_type].features, keys):
-            self._write_column(column)
-
-    def _write_edges(self, folder: PurePosixPath, edges: _GroupedEdges, part: int) -> None:
-        run = edges.run.rows(int(edges.row_offsets[part]), int(edges.row_offsets[part + 1]))
-        self._write_column(integers(folder / "indptr.npy", run.indptr))
-        for column in edge_columns(folder, run, self.settings):
-            self._write_column(column)
-
-    def _write_links(self, part: int, edge_type: EdgeType) -> None:
-        """Write the ends, times and splits of the edges whose keys the part keeps."""
-        folder, edges = link_folder(part, edge_type), self.graph.edges[edge_type]
-        first, stop = (edges.num_edges * p // self.settings.num_parts for p in (part, part + 1))
-        self._write_column(integers(folder / "src_key.npy", edges.src_keys[first:stop]))
-        self._write_column(integers(folder / "dst_key.npy", edges.dst_keys[first:stop]))
-        times = edges.features.get(self.settings.time_attr) if self.settings.time_attr is not None else None
-        if isinstance(times, np.ndarray):
-            self._write_column(integers(folder / "time.npy", times[first:stop]))
-        self._write_splits(folder, self.graph.edge_splits.get(edge_type, {}), first, stop)
-
-    def _write_splits(self, folder: PurePosixPath, splits: Mapping[str, IntArray], first: int, stop: int) -> None:
-        """Write the keys of each split that lie in ``[first, stop)``."""
-        for name, keys in splits.items():
-            begin, end = np.searchsorted(keys, (first, stop))
-            self._write_column(integers(split_path(folder, name), keys[begin:end]))
 
     def _write_column(self, column: StoredColumn) -> None:
         record = write_blocks(self.root / column.path, column.dtype, column.shape, column.blocks)
@@ -285,6 +173,7 @@ class Written:
         edges_between: int64[num_parts, num_parts], or without rows; see ``measure_cut``.
         seeds: See ``count_seeds``.
         stages: Cost of each stage.
+        transforms: See ``Graph``.
     """
 
     schema: GraphSchema
@@ -296,6 +185,7 @@ class Written:
     edges_between: IntArray
     seeds: Mapping[tuple[str | EdgeType, str], tuple[int, ...]]
     stages: tuple[StageCost, ...]
+    transforms: Mapping[str, Any] = field(default_factory=dict)
 
 
 def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
@@ -323,6 +213,7 @@ def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
         time_attr=settings.time_attr,
         weight_attr=settings.weight_attr,
         has_neighbor_keys=settings.neighbor_keys,
+        transforms=written.transforms,
     )
 
 

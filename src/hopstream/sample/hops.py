@@ -317,7 +317,7 @@ class PlanRunner:
     def run_group(self, group: Sequence[SeedNodes]) -> list[Subgraph]:
         """Sample several batches together, with one call of the store per hop for all; see ``run``."""
         while len(self._others) + 1 < len(group):
-            self._others.append(PlanRunner(self._store, self._plan))
+            self._others.append(type(self)(self._store, self._plan))
         runners = [self, *self._others][: len(group)]
         return _run_together(self._store, [runner._steps(seeds) for runner, seeds in zip(runners, group, strict=True)])
 
@@ -333,19 +333,25 @@ class PlanRunner:
             t: self._place_seeds(t, ids if seeds.trees is None else (seeds.trees[t] << TREE_SHIFT) | ids)
             for t, ids in seeds.ids.items()
         }
-        found: dict[str, _Found] = {}
         num_nodes = {t: [m.num_nodes] for t, m in self._slots.items()}
         num_edges: dict[EdgeType, list[int]] = {t: [] for t in self._edges}
-        for level in self._levels:
-            yield from self._run_level(level, found)
-            self._count(num_nodes, num_edges)
-        for _ in range(self._plan.num_hops - len(self._levels)):
-            self._count(num_nodes, num_edges)
+        yield from self._hops(seeds, partial(self._count, num_nodes, num_edges))
         if self._plan.settings.subgraph_type == "bidirectional":
             self._mirror.complete(self._slots, self._edges, seeds.times)
         elif self._plan.settings.subgraph_type == "induced":
             self._inducer.complete(self._slots, self._edges)
         return self._subgraph(num_nodes, num_edges if self._plan.settings.subgraph_type == "directional" else None)
+
+    def _hops(
+        self, seeds: SeedNodes, end_hop: Callable[[], None]
+    ) -> Generator[list[SampleRequest], list[SampleReply], None]:
+        """Run every hop from the placed seeds, and call ``end_hop`` after each; see ``_steps``."""
+        found: dict[str, _Found] = {}
+        for level in self._levels:
+            yield from self._run_level(level, found)
+            end_hop()
+        for _ in range(self._plan.num_hops - len(self._levels)):
+            end_hop()
 
     def _place_seeds(self, node_type: str, ids: IntArray) -> SlotRange:
         slot_map = self._slots[node_type]

@@ -31,8 +31,8 @@ class NegativeSampling(Settings):
         src_weight: float64[number of source nodes], weights for drawing sources, or None for equal chances.
         dst_weight: float64[number of destination nodes], weights for drawing destinations, or None for equal chances.
         strict: Never draw an edge of the graph or a positive of the batch.
-        in_batch: Take the sources of the batch's positives, with the destinations of its other positives. Where there
-            is none that is allowed, draw from the whole graph.
+        in_batch: Take the sources of the batch's positives, with the destinations of its other positives. If no such
+            destination is allowed, draw from the whole graph.
     """
 
     mode: NegativeMode = "binary"

@@ -264,15 +264,15 @@ def plan_from_num_neighbors(
 def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> dict[EdgeType, list[int]]:
     """Return the neighbours per hop of every edge type of the schema; see ``plan_from_num_neighbors``."""
     if not isinstance(num_neighbors, Mapping):
-        per_hop = _checked_counts("num_neighbors", num_neighbors)
+        per_hop = checked_counts("num_neighbors", num_neighbors)
         return {edge_type: _none_if_label(schema, edge_type, per_hop) for edge_type in schema.edges}
     given: dict[EdgeType, list[int]] = {}
     default: list[int] | None = None
     for name, value in num_neighbors.items():
         if name == "default":
-            default = _checked_counts("num_neighbors['default']", value)
+            default = checked_counts("num_neighbors['default']", value)
             continue
-        given[schema.edge_type_of(name, ["default"])] = _checked_counts(f"num_neighbors[{name!r}]", value)
+        given[schema.edge_type_of(name, ["default"])] = checked_counts(f"num_neighbors[{name!r}]", value)
     lengths = {len(per_hop) for per_hop in (*given.values(), *([default] if default is not None else []))}
     if len(lengths) > 1:
         raise SettingsError(f"num_neighbors has edge types of {sorted(lengths)} hops; give each the same number")
@@ -280,7 +280,7 @@ def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> di
     if default is None:
         if missing:
             raise SettingsError(f"num_neighbors misses edge types {missing}; name them, or give a 'default'")
-        default = [0] * max(lengths, default=0)  # of label types alone
+        default = [0] * max(lengths, default=0)  # only label types are left
     return {t: given[t] if t in given else _none_if_label(schema, t, default) for t in schema.edges}
 
 
@@ -288,7 +288,12 @@ def _none_if_label(schema: GraphSchema, edge_type: EdgeType, per_hop: list[int])
     return [0] * len(per_hop) if edge_type in schema.label_types else per_hop
 
 
-def _checked_counts(where: str, counts: object) -> list[int]:
+def checked_counts(where: str, counts: object) -> list[int]:
+    """Check and return the numbers per hop of an option.
+
+    Raises:
+        SettingsError: They are no 1 to ``MAX_HOPS`` integers of -1 and above.
+    """
     if isinstance(counts, str) or not isinstance(counts, Iterable):
         raise SettingsError(f"{where} is {counts!r}; give one number per hop, for example [15, 10]")
     given = list(counts)

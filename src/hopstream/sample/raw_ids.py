@@ -23,7 +23,7 @@ def find_keys(
     """Look up the keys of nodes by raw id, in one pass over the raw ids of all nodes in bounded memory.
 
     Args:
-        source: The folder of a dataset, a ``cluster.json``, a list of servers, or a store.
+        source: The folder of a dataset, a ``cluster.json``, a list of servers, a store, or a graph in memory.
         node_type: The node type.
         raw_ids: Strings or integers [n], with repetitions: a list, an array, or a column of a DataFrame.
         id_feature: The feature that holds the raw ids. None takes ``#id`` or ``id``, or else the only feature of
@@ -52,7 +52,7 @@ def find_keys(
 
 
 def keys_of_raw_ids(store: Store, node_type: str, raw: Array, where: str, id_feature: str | None = None) -> IntArray:
-    """Look up int64[n], the keys of nodes by raw id; see ``find_keys``.
+    """Return int64[n], the keys of nodes by raw id; see ``find_keys``.
 
     Args:
         store: Where the nodes are.

@@ -77,7 +77,7 @@ def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: s
         UnknownNameError: The graph has no such node type or split.
         IdRangeError: A key is outside 0..n-1 of the node type, or no node has a raw id.
         SettingsError: The node type is missing in a graph with several, a mask has a wrong length, keys are neither
-            integers nor raw ids, the dataset keeps no raw ids, or there are no seeds.
+            integers nor raw ids, or the dataset keeps no raw ids.
     """
     node_type, choice = _split_type(store, seeds, name, node_type)
     store.schema.check_node_type(node_type)
@@ -92,8 +92,6 @@ def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: s
         if are_raw_ids(array):
             array = keys_of_raw_ids(store, node_type, array, name)
         found = _from_array(node_type, num_nodes, array, name)
-    if not found.num_seeds:
-        raise SettingsError(f"{name} ({found.name}) is empty; give at least one node")
     return found
 
 

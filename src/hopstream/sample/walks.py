@@ -1,12 +1,13 @@
 """Random walks: uniform, by weight, along metapaths, with restarts, and node2vec's second-order walks.
 
-All walks of a batch take a step together: one request of the store for a step without memory, a few for one with it.
-Where all parts are mapped and edges are drawn uniformly, one call of a kernel takes many steps with memory.
-What a walk draws is a function of the seed, of its number, of the step, and of the key of the node where it stands.
+All walks of a batch take a step together. A step without memory is one request to the store; a step with memory needs
+a few requests. If all parts are mapped and edges are drawn uniformly, one call of a kernel takes many steps with
+memory. A walk's draws depend only on the seed, the number of the walk, the step, and the key of the current node.
 
-Candidates are drawn without regard to where walks came from, and some rejected; see ``kernels/walks.py``. Every round
-draws as many as all before it, until a walk has a successor or until reading the edges of its two nodes costs no more
-than what was tried already: so a walk never costs much more than the cheaper of the two ways, and the law is exact.
+For steps with memory, candidates are drawn without regard to the previous nodes, and some are rejected; see
+``kernels/walks.py``. Every round draws as many candidates as all earlier rounds together. A walk's rounds end when it
+has a successor, or when reading the edges of its two nodes costs no more than the candidates so far. So a walk never
+costs much more than the cheaper of the two ways, and the distribution is exact.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from hopstream.kernels.walks import (
 )
 from hopstream.sample.seeds import SeedsLike, read_seeds
 from hopstream.schema import Direction, EdgeType, type_label
-from hopstream.store import Source, open_store
+from hopstream.store import Source, open_graph, open_store
 from hopstream.store.contract import (
     KEY,
     MAX_TREES,
@@ -54,6 +55,7 @@ from hopstream.store.contract import (
 from hopstream.store.drawing import NO_OVERLAYS
 from hopstream.store.local import LocalStore
 from hopstream.store.requests import SEED_STOP
+from hopstream.store.sources import is_in_memory
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
@@ -62,17 +64,17 @@ if TYPE_CHECKING:
 FIRST_CANDIDATES = 8
 """Candidates of the first round."""
 MAX_ROUNDS = 12
-"""Rounds after which edges are read, whatever that costs."""
+"""Rounds after which edges are read at any cost."""
 READ_COST = 8.0
-"""What reading an edge costs, in candidates drawn."""
+"""Cost of reading an edge, in units of one drawn candidate."""
 MAX_CANDIDATES = 1 << 22
 """Candidates of all walks together that are drawn at a time."""
 MAX_EDGES_READ = 1 << 22
 """Edges that are read at a time, unless a single walk needs more."""
 ROUNDS_AT_ONCE = 3
-"""Rounds for which a call over mapped rows is given seeds; few walks need more."""
+"""Rounds per step in one call of ``take_steps``; few walks need more."""
 STEPS_AT_ONCE = 64
-"""Steps for which it is given seeds."""
+"""Most steps in one call of ``take_steps``."""
 NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
 
 
@@ -85,7 +87,8 @@ class WalkMemory:
         Args:
             store: The store.
             step: The edge type, between nodes of one type, and the direction.
-            biases: How readily a walk goes back, and to nodes to which none leads from where it came from: 1/p and 1/q.
+            biases: Bias of the step back to the previous node, 1/p, and bias of steps to nodes to which the previous
+                node has no edge, 1/q.
             weight_attr: The feature that edges are drawn in proportion to, or None.
         """
         self._store = store
@@ -94,7 +97,7 @@ class WalkMemory:
         self._weight_attr = weight_attr
         extent = max(1.0, self._far_bias) - min(1.0, self._far_bias)
         self._open_share = extent / max(1.0, *biases)
-        # Draws by weight read more than rows, so walks by weight ask the store for candidates.
+        # ``take_steps`` reads no weights, so weighted walks request their candidates from the store.
         is_here = isinstance(store, LocalStore) and store.is_whole and weight_attr is None
         self._local = cast(LocalStore, store) if is_here else None
 
@@ -104,11 +107,11 @@ class WalkMemory:
         Args:
             rng_seeds: Seeds of the steps, one or more.
             trees: int64[n], numbers of the walks.
-            current: int64[n], ids of the nodes where they are.
-            previous: int64[n], ids of those where they came from; ``NO_NODE`` for nowhere.
+            current: int64[n], ids of the current nodes.
+            previous: int64[n], ids of the previous nodes; ``NO_NODE`` for none.
 
         Returns:
-            int64[number of steps taken, n], ids of the nodes that they go to; ``NO_NODE`` where no edge leads on.
+            int64[number of steps taken, n], ids of the nodes after each step; ``NO_NODE`` for a walk that has ended.
         """
         ids = np.full((2 + len(rng_seeds), len(trees)), NO_NODE, np.int64)
         ids[0], ids[1] = previous, current
@@ -127,8 +130,8 @@ class WalkMemory:
         """Take steps in one call over the rows of a store that holds all parts; see ``take_steps``.
 
         Returns:
-            The steps taken; the rounds that the next one has had, the walks that need more of them, and those for which
-            edges are to be read.
+            Number of steps taken; number of finished rounds of the next step; positions of the walks that need further
+            rounds; and positions of the walks whose edges must be read.
         """
         tables = store.tables(*self._step)
         store.check_ids(tables.node_type, ids[1])
@@ -148,7 +151,7 @@ class WalkMemory:
     def _finish(
         self, rng_seed: int, num_rounds: int, pending: IntArray, walks: tuple[IntArray, IntArray, IntArray, IntArray]
     ) -> None:
-        """Go on with a step of the walks at some positions that has had so many rounds."""
+        """Complete a step of the walks at some positions, after ``num_rounds`` finished rounds."""
         _, current, previous, _ = walks
         drawn = FIRST_CANDIDATES << num_rounds >> 1 if num_rounds else 0
         costs: NDArray[np.float64] | None = None
@@ -169,14 +172,14 @@ class WalkMemory:
         self._read(rng_seed, pending, walks)
 
     def _costs(self, current: IntArray, previous: IntArray) -> NDArray[np.float64]:
-        """Return float64[2, n], what it costs to read the edges of both nodes, and to try one candidate."""
+        """Return float64[2, n], the costs of reading the edges of both nodes, and of one candidate."""
         ahead, behind = self._store.degrees(*self._step, np.concatenate([current, previous])).reshape(2, -1)
         return np.stack([READ_COST * (ahead + behind), 1 + self._open_share * behind])
 
     def _try(
         self, rng_seed: int, pending: IntArray, size: int, walks: tuple[IntArray, IntArray, IntArray, IntArray]
     ) -> IntArray:
-        """Draw candidates for the walks at some positions, and take some; return the positions without."""
+        """Draw candidates of walks; return the positions of walks with edges and no accepted candidate."""
         trees, current, previous, found = walks
         reply = self._draw(rng_seed, trees[pending], current[pending], size)
         pending = pending[reply.counts > 0]
@@ -196,7 +199,7 @@ class WalkMemory:
         return self._store.sample([request])[0]
 
     def _choose(self, rng_seed: int, trees: IntArray, candidates: IntArray, previous: IntArray) -> IntArray:
-        """Return int64[n], which candidate each walk takes; their number where it takes none."""
+        """Return int64[n], the index of each walk's first accepted candidate; their number if none is."""
         verdicts = np.empty(candidates.shape, np.uint8)
         judge_candidates(
             np.uint64(derive_seed(rng_seed, "verdicts")), trees, candidates, previous, self._return_bias,
@@ -216,7 +219,7 @@ class WalkMemory:
             return
         trees, current, previous, found = walks
         draw_seed = np.uint64(derive_seed(rng_seed, "exactly"))
-        # Walks at one node come together, so that its edges are read once.
+        # The sort puts walks at the same node into one piece, so that the node's edges are read once.
         pending = pending[np.argsort(current[pending], kind="stable")]
         for piece in self._pieces(pending, current, previous):
             nodes, rows = np.unique(current[piece], return_inverse=True)
@@ -259,7 +262,7 @@ class WalkMemory:
         if self._weight_attr is None or reply.edge_ids is None:
             return NO_WEIGHTS
         request = FetchRequest(entity=self._step, names=(self._weight_attr,), ids=reply.edge_ids)
-        return np.asarray(self._store.fetch([request])[0][self._weight_attr], np.float64)
+        return np.asarray(self._store.fetch([request])[0][self._weight_attr], np.float64).reshape(-1)
 
 
 @lru_cache(STEPS_AT_ONCE)
@@ -270,7 +273,7 @@ def _round_seeds(rng_seed: int, num_rounds: int) -> list[tuple[int, int]]:
 
 
 def _first(is_it: NDArray[np.bool_]) -> IntArray:
-    """Return int64[n], the first column of each row that is True; the number of columns where none is."""
+    """Return int64[n], the first column of each row that is True; the number of columns if none is."""
     first: IntArray = is_it.argmax(axis=1)
     return np.where(is_it.any(axis=1), first, is_it.shape[1])
 
@@ -320,7 +323,7 @@ class WalkSettings(Settings):
     batch_size: int = 1 << 16
 
     def __post_init__(self) -> None:
-        """Refuse what no dataset could meet, and keep plain integers of what may be numpy's or tensors."""
+        """Refuse values that no dataset supports, and convert integers of numpy or tensors to ``int``."""
         if self.length is None and self.metapath is None:
             raise SettingsError("length is not given; say how many steps a walk takes")
         bounds = {"num_walks": (1, MAX_TREES), "rng_seed": (0, SEED_STOP - 1), "batch_size": (1, MAX_TREES)}
@@ -348,8 +351,8 @@ class WalkSettings(Settings):
 
         Raises:
             UnknownNameError: The graph has no such edge type.
-            SettingsError: Steps that do not follow one another, or that the dataset does not hold; a memory or restarts
-                in walks over several types; weights that the dataset does not have.
+            SettingsError: A step starts at another node type than the one before ends at, the dataset does not hold a
+                direction, walks over several types have a memory or restarts, or the dataset lacks the weights.
         """
         path = self._path(store)
         length = len(path) if self.length is None else self.length
@@ -418,7 +421,7 @@ class WalkSettings(Settings):
 
 
 MAX_KEYS_ASKED = 1 << 22
-"""Keys of nodes that are asked for at a time."""
+"""Most keys in one request, unless one step of a batch has more."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -426,7 +429,8 @@ class WalkArguments(WalkSettings):
     """Arguments of ``random_walks`` and ``walk_batches``.
 
     Attributes:
-        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store.
+        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, an open store, or a graph
+            in memory (a ``Graph``, or PyG's ``Data`` or ``HeteroData``).
         start: Nodes to start from: integer[num_starts] keys, a bool[num_nodes] mask, the name of a split, or None for
             all nodes. A node type in front is optional; it must be the type that the first step starts from.
         store_settings: Deadline, token and certificates for servers.
@@ -452,7 +456,7 @@ def random_walks(arguments: WalkArguments) -> IntArray:
         IdRangeError: A start is outside 0..n-1 of its type.
     """
     source = arguments.source
-    store = open_store(source, arguments.store_settings)
+    store = _open(arguments)
     try:
         walker = Walker(store, arguments)
         starts = walker.read_start(arguments.start)
@@ -479,7 +483,7 @@ def walk_batches(arguments: WalkArguments) -> Iterator[IntArray]:
         IdRangeError: As for ``random_walks``.
     """
     source = arguments.source
-    store = open_store(source, arguments.store_settings)
+    store = _open(arguments)
     try:
         walker = Walker(store, arguments)
         batches = walker.batches(walker.read_start(arguments.start))
@@ -491,6 +495,13 @@ def walk_batches(arguments: WalkArguments) -> Iterator[IntArray]:
         batches = _closing(batches, store)
         weakref.finalize(batches, store.close)
     return batches
+
+
+def _open(arguments: WalkArguments) -> Store:
+    source = arguments.source
+    if is_in_memory(source):
+        return open_graph(source, direction="both", weight_attr=arguments.weight_attr)
+    return open_store(source, arguments.store_settings)
 
 
 def _closing(batches: Iterator[IntArray], store: Store) -> Iterator[IntArray]:
@@ -506,7 +517,7 @@ class Walker:
 
         Raises:
             UnknownNameError: The graph has no such edge type.
-            SettingsError: The dataset cannot be walked that way.
+            SettingsError: The dataset does not support the settings.
         """
         self._store = store
         self._settings = settings
@@ -514,12 +525,12 @@ class Walker:
         self._node_types = [ends_of(*self.steps[0])[0], *(ends_of(*step)[1] for step in self.steps)]
 
     def read_start(self, start: SeedsLike) -> IntArray:
-        """Return int64[n], the keys of the nodes that were asked for.
+        """Return int64[n], the keys of the nodes to start from.
 
         Raises:
-            SettingsError: No keys, no start at all, or one of another type than the first step goes from.
-            UnknownNameError: No such split or type.
-            IdRangeError: A key outside 0..n-1.
+            SettingsError: ``start`` holds no keys, is empty, or has another type than the first step starts from.
+            UnknownNameError: There is no such split or type.
+            IdRangeError: A key is outside 0..n-1.
         """
         node_type = self._node_types[0]
         found = read_seeds(self._store, start, "start", node_type)
@@ -535,7 +546,8 @@ class Walker:
         num_walks = self._settings.num_walks
         first, end = 0, len(starts) * num_walks
         while first < end:
-            # A walk's number is its tree, of which there are only so many; beyond them, the seed changes.
+            # Numbers of trees are limited, so walk ``i`` is tree ``i % MAX_TREES``, and every ``MAX_TREES`` walks have
+            # a seed of their own. No batch may span two seeds.
             stop = min(first + self._settings.batch_size, end, (first // MAX_TREES + 1) * MAX_TREES)
             numbers = np.arange(first, stop, dtype=np.int64)
             start_ids = self._store.lookup(self._node_types[0], starts[numbers // num_walks])
@@ -564,7 +576,7 @@ class Walker:
 
 
 class _Batch:
-    """Walks that take their steps together; ``walks`` are positions among them."""
+    """Walks that take their steps together; arguments ``walks`` are positions in the batch."""
 
     def __init__(
         self, store: Store, settings: WalkSettings, steps: tuple[Step, ...], start_ids: IntArray, numbers: IntArray
@@ -598,7 +610,7 @@ class _Batch:
         return ids
 
     def _restart(self, walks: IntArray, next_ids: IntArray, number: int) -> IntArray:
-        """Bring some walks back to their start; return the others."""
+        """Move some walks back to their start; return the others."""
         chances = np.empty(len(walks), np.float64)
         hash_fractions(self._seed(number, "restart"), self._trees[walks], chances)
         is_restarting = chances < self._settings.restart_probability
@@ -608,7 +620,7 @@ class _Batch:
         return walks[~is_restarting]
 
     def _take_steps(self, walks: IntArray, current: IntArray, number: int) -> IntArray:
-        """Return int64[steps, n], the next nodes of each walk; more steps than one if a kernel took them."""
+        """Return int64[steps, n], the next nodes of each walk; several steps if a kernel took them."""
         if self._memory is not None:
             at_once = 1 if self._settings.restart_probability > 0 else STEPS_AT_ONCE
             seeds = [int(self._seed(n, "step")) for n in range(number, min(number + at_once, len(self._steps)))]
@@ -619,7 +631,7 @@ class _Batch:
         return found[None]
 
     def _draw(self, walks: IntArray, current: IntArray, number: int) -> SampleReply:
-        """Draw an edge of each walk's node; none where no edge leads on."""
+        """Draw an edge of each walk's node; a node without edges has none."""
         edge_type, direction = self._steps[number]
         strategy: Strategy = "uniform" if self._weight_attr(number) is None else "weighted"
         request = SampleRequest(

@@ -1,13 +1,17 @@
+from hopstream.store import open_graph as open_graph
 from hopstream.store import open_store as open_store
 from hopstream.store.cluster import Cluster as Cluster
 from hopstream.store.cluster import ServerEntry as ServerEntry
 from hopstream.store.cluster import open_cluster as open_cluster
 from hopstream.store.cluster import parse_locations as parse_locations
 from hopstream.store.cluster import read_cluster as read_cluster
+from hopstream.store.contract import Links as Links
 from hopstream.store.contract import Store as Store
+from hopstream.store.contract import TrafficCounts as TrafficCounts
 from hopstream.store.local import LocalStore as LocalStore
 from hopstream.store.remote import RemoteStore as RemoteStore
 from hopstream.store.routed import RoutedStore as RoutedStore
+from hopstream.store.server import ServerStats as ServerStats
 from hopstream.store.server import StoreServer as StoreServer
 from hopstream.store.settings import ServerLimits as ServerLimits
 from hopstream.store.settings import StoreSettings as StoreSettings

@@ -41,12 +41,12 @@ FIRST_POSITIONS = 1 << 16
 POSITIONS_PER_ID = 64
 FIRST_SCRATCH = 1 << 12
 MIN_INDEXED = 1 << 10
-"""Edges from which on a row has its neighbours indexed."""
+"""Least number of edges of an indexed row."""
 MAX_INDEXED = 1 << 26
-"""Edges of all indexed rows of an edge type: they take 6 bytes each."""
+"""Most edges of all indexed rows of an edge type; the index takes 6 bytes per edge."""
 ROWS_AT_ONCE = 1 << 20
 SCANS_PER_EDGE = 4
-"""How often as many edges as there are must have been scanned before long rows are indexed."""
+"""Long rows are indexed once the scans of an edge type have read this many times all of its edges."""
 DRAWS: Mapping[Strategy, Callable[..., tuple[int, int, int, int]]] = {
     "uniform": draw_edges,
     "weighted": draw_edges,
@@ -74,12 +74,12 @@ NO_OVERLAYS = OverlayTables(marks=np.empty((0, 2), np.uint64), newest=NOTHING)
 
 
 class LongRows:
-    """Maker of an index of long rows, once they were scanned so often that it costs less than it saves.
+    """Index of long rows, made once scans of the rows have cost more than the index.
 
-    Only walks count what they scan: the memory of servers is bounded by what they account for.
+    Only walks count scanned edges. So a server never makes an index, which its memory bound does not include.
 
     Attributes:
-        index: What kernels are given that look for edges; another one from one call to the next.
+        index: The index for kernels that look up edges; empty until ``count`` makes it, in any thread.
     """
 
     def __init__(self) -> None:
@@ -90,11 +90,11 @@ class LongRows:
         self._memory: list[Array] = []
 
     def count(self, tables: SamplingTables, num_scanned: int) -> None:
-        """Take note that so many edges of the tables were scanned."""
+        """Count scanned edges of the tables, and make the index once they are enough."""
         self._num_scanned += num_scanned
         if self._num_scanned < SCANS_PER_EDGE * int(tables.addresses.edge_offsets[-1]) or not self._lock.acquire(False):
             return
-        # The lock stays taken: an index is made once. Where that fails, rows are scanned as before.
+        # The lock is never released, so that the index is made only once. After a failure, rows are still scanned.
         with suppress(MemoryError, FormatError):
             self.index, self._memory = _index_long_rows(tables)
 
@@ -245,7 +245,7 @@ def find_edge_ids(tables: SamplingTables, ids: IntArray, neighbor_ids: IntArray)
 
 
 def _index_long_rows(tables: SamplingTables) -> tuple[RowIndex, list[Array]]:
-    """Index the longest rows, as far as ``MAX_INDEXED`` allows; beside the index, what holds its memory."""
+    """Index the longest rows, up to ``MAX_INDEXED`` edges; also return the arrays behind the index."""
     addresses, found, lengths = tables.addresses, [NOTHING], [NOTHING]
     for piece, (first, stop) in enumerate(pairwise(addresses.offsets.tolist())):
         for begin in range(first, stop if addresses.indptrs[piece, 1] else first, ROWS_AT_ONCE):

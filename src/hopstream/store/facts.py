@@ -132,8 +132,8 @@ class StoreFacts:
             parts=parts,
             max_ids=max_ids,
             path=None if path is None else Path(str(path)),
-            time_attr=_attr("time_attr", header["time_attr"], [*schema.edges.values(), *schema.nodes.values()], "iu"),
-            weight_attr=_attr("weight_attr", header["weight_attr"], [*schema.edges.values()], "iuf"),
+            time_attr=_attr("time_attr", header["time_attr"], [*schema.edges.values(), *schema.nodes.values()]),
+            weight_attr=_attr("weight_attr", header["weight_attr"], [*schema.edges.values()]),
             has_neighbor_keys=_flag("has_neighbor_keys", header["has_neighbor_keys"]) or book.ids_are_keys,
         )
 
@@ -142,13 +142,13 @@ def _ranges(frame: Frame, index: int) -> IntArray:
     return np.array(frame.array(index, ("int64",)))
 
 
-def _attr(where: str, name: object, columns: Sequence[Mapping[str, FeatureSchema]], kinds: str) -> str | None:
-    """Check the name of an attribute: a scalar feature of these dtype kinds wherever a type has it."""
+def _attr(where: str, name: object, columns: Sequence[Mapping[str, FeatureSchema]]) -> str | None:
+    """Check the name of times or weights: a feature that can be such, wherever a type has it."""
     if name is None:
         return None
     found = [features[name] for features in columns if name in features] if isinstance(name, str) else []
     for feature in found:
-        if not feature.is_fixed_width or feature.shape or feature.numpy_dtype.kind not in kinds:
+        if not (feature.can_be_times if where == "time_attr" else feature.can_be_weights):
             raise FormatError(f"{where} is {str(name)[:100]!r}, which is {feature}; it must be one number per row")
     if not found:
         raise FormatError(f"{where} is {str(name)[:100]!r}, which is not a feature of the schema")

@@ -58,7 +58,7 @@ class FetchPlanner:
             cache: Cache of rows of servers, or None.
             here: The local parts.
         """
-        self._store, self.halo, self.cache = store, halo, cache
+        self.store, self.halo, self.cache = store, halo, cache
         self._is_far = ~np.isin(np.arange(store.book.num_parts), here)
 
     def announce(self, requests: Sequence[FetchRequest]) -> list[list[FetchShare]]:
@@ -79,8 +79,8 @@ class FetchPlanner:
 
     def shares(self, request: FetchRequest) -> list[FetchShare]:
         """Check a request and split its columns into those in a halo and all others."""
-        check_fetch_request(self._store, request)
-        features = {name: column_feature(self._store, request.entity, name) for name in request.names}
+        check_fetch_request(self.store, request)
+        features = {name: column_feature(self.store, request.entity, name) for name in request.names}
         known = () if self.halo is None else self.halo.names(request.entity)
         groups: dict[bool, dict[str, FeatureSchema]] = {}
         for name, feature in features.items():
@@ -90,7 +90,7 @@ class FetchPlanner:
         ]
 
     def _share(self, request: FetchRequest, features: dict[str, FeatureSchema], is_known: bool) -> FetchShare:
-        book, entity = self._store.book, request.entity
+        book, entity = self.store.book, request.entity
         piece_parts = book.piece_parts(entity) if book.has_overlays(entity) else None
         ids = np.ascontiguousarray(request.ids, np.int64)
         rows = self.halo.find_columns(entity, ids) if is_known and self.halo is not None else None
@@ -122,6 +122,7 @@ class _Work:
         columns: Columns of fixed width, while they are filled.
         found: Lookup in the cache; None if the cache keeps none of these columns.
         found_rows: Positions and slots of the rows in the cache; None without ``found``.
+        awaited: Positions and slots of the rows that other threads are fetching for the cache.
         fresh_positions: int64[n], positions of the rows that the cache will keep once they are fetched.
         runs: Answers with ragged columns, also from the cache, with the positions of their rows.
     """
@@ -132,6 +133,7 @@ class _Work:
     columns: dict[str, Array]
     found: Found | None = None
     found_rows: tuple[IntArray, IntArray] | None = None
+    awaited: tuple[IntArray, IntArray] = (NO_POSITIONS, NO_POSITIONS)
     fresh_positions: IntArray = field(default_factory=lambda: NO_POSITIONS)
     runs: list[tuple[IntArray, dict[str, Column]]] = field(default_factory=list)
 
@@ -148,7 +150,10 @@ class _Work:
         self.fresh_positions = positions[found.fresh_at]
         taken, slots, cut = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), self.share.cut
         num_found = split_found(cut.piece_starts, self.share.is_far, found.slots, cut.positions, cut.ids, taken, slots)
-        self.found_rows = taken[:num_found], slots[:num_found]
+        taken, slots = taken[:num_found], slots[:num_found]
+        is_ready = slots >= 0
+        self.found_rows = taken[is_ready], slots[is_ready]
+        self.awaited = taken[~is_ready], -2 - slots[~is_ready]
 
     def read_cached(self) -> tuple[int, int]:
         """Copy the rows in the cache to their destination; return their number and their bytes."""
@@ -166,7 +171,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
 
     def __init__(self, planner: FetchPlanner, requests: Sequence[FetchRequest], traffic: Traffic) -> None:
         """Check and split the requests, look up the cache, and allocate columns without ``out``."""
-        self._traffic, self._halo = traffic, planner.halo
+        self._traffic, self._halo, self._store = traffic, planner.halo, planner.store
         self._requests = requests
         self._works: list[_Work] = []
         for number, request in enumerate(requests):
@@ -238,7 +243,21 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
                 work.found.end()
                 if evicted:
                     self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
+        for work in self._works:  # after all own rows are in the cache, because other threads may wait for them
+            self._read_awaited(work)
         return answers
+
+    def _read_awaited(self, work: _Work) -> None:
+        """Wait for the rows that other threads fetch, and read them; those that do not come are requested."""
+        positions, slots = work.awaited
+        if work.found is None or not len(positions):
+            return
+        work.found.wait(slots)
+        request = replace(
+            work.request, names=tuple(work.columns), ids=np.asarray(work.request.ids)[positions], announced=None,
+            out=work.columns, positions=work.targets(positions),
+        )  # fmt: skip
+        self._store.fetch([request])
 
 
 def _work(number: int, request: FetchRequest, share: FetchShare) -> _Work:

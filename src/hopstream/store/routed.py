@@ -116,6 +116,9 @@ class RoutedStore(Store):
         check_same_dataset(self._stores)
         self.take_facts(self._stores[0])
         self.parts = tuple(range(self.book.num_parts))
+        missing = sorted(set(self.parts).difference(*(store.parts for store in self._stores)))
+        if missing:
+            raise StoreUnavailable(f"no store holds {parts_label(missing)}; start a server for it")
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
         self._halo = _open_halo(self._stores)
         self._traffic = Traffic()
@@ -127,9 +130,6 @@ class RoutedStore(Store):
         if self.cache is not None:
             self._release = weakref.finalize(self, close_row_cache, self.dataset_id)
         self._planner = FetchPlanner(self, self._halo, self.cache, here)
-        missing = sorted(set(self.parts).difference(*(store.parts for store in self._stores)))
-        if missing:
-            raise StoreUnavailable(f"no store holds {parts_label(missing)}; start a server for it")
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         """Ask all owners to draw neighbours; see ``Store.sample``."""
@@ -448,7 +448,7 @@ def store_label(store: Store) -> str:
 
 
 def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
-    """Open the halos of local parts; None if all parts are local, or if halos differ in kind."""
+    """Open the halos of local parts; None if all parts are local, none has a halo, or halos differ."""
     here = [store for store in stores if isinstance(store, LocalStore)]
     parts = sorted({part for store in here for part in store.parts})
     if len({store.halo_id for store in here}) > 1:

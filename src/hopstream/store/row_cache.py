@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from hopstream.dataset.book import Entity
 from hopstream.engine.machine import this_machine
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.row_cache import (
+    BEING_FILLED,
     MAX_IDS,
     MAX_SLOTS,
     NUM_BITS,
@@ -61,6 +63,8 @@ MIN_ROW_BYTES = 32
 """Rows of fixed width with fewer bytes are not cached: looking them up costs more than it saves."""
 SLOT_BYTES = 8 + 1 + 1 + 4 + 8 + 2
 """Bytes of a slot besides its row: owner, next use, uses, pins, free list, counts."""
+COUNT_BYTES = 128
+"""Bytes of the bound per count of uses, or half as many; a count takes one byte."""
 FIRST_VALUE_BYTES = 64
 """Bytes of a slot for values of ragged columns, until the lengths of rows are known."""
 NUM_FIRST_ROWS = 256
@@ -71,7 +75,7 @@ ENTRIES_PER_ID = 4
 """Largest number of hash table entries per id in the table; the smallest is two."""
 RAGGED_SLOT_BYTES = SLOT_BYTES + 2 * 4 + ENTRIES_PER_ID * ENTRY_BYTES
 """Bytes of a slot besides its share of a row, with its share of the index, in tables with ragged columns."""
-FIRST_ENTRIES = 1 << 12
+FIRST_ENTRIES = 1 << 8
 SHARE_OF_AHEAD = 2
 """Ids of batches sampled ahead take at most the bound divided by this number."""
 MAX_STARVED = 8
@@ -79,6 +83,11 @@ MAX_STARVED = 8
 USES_PER_COUNT = 8
 """Uses per entry of the table of counts, after which all counts are halved."""
 NO_BIT = -1
+STALLED_S = 30.0
+"""Seconds after which the oldest announced batch gives its place to another, if the cache can know no more of them."""
+COLLECT_S = 0.05
+AWAIT_S = 1.0
+"""Seconds to wait for rows that another thread fetches, before they are requested again."""
 Columns = Mapping[str, FeatureSchema]
 
 
@@ -154,8 +163,15 @@ class _Spans(NamedTuple):
 class _Rows:
     """Slots for rows of some columns, and their index; using the index needs the lock of the cache."""
 
-    def __init__(self, columns: Columns, max_bytes: int, slot_bytes: int) -> None:
-        """Reserve address space for ``max_bytes``; with ragged columns, a row may take several slots."""
+    def __init__(self, columns: Columns, max_bytes: int, slot_bytes: int, counts: NDArray[np.uint8]) -> None:
+        """Reserve address space for ``max_bytes``; with ragged columns, a row may take several slots.
+
+        Args:
+            columns: The columns.
+            max_bytes: Bound of the cache.
+            slot_bytes: Bytes of a slot.
+            counts: uint8[2**k], numbers of uses by hash of id, which all tables of a cache share.
+        """
         self._columns, self.slot_bytes = columns, slot_bytes
         self._ragged = _ragged_names(columns)
         self.slot_cost = slot_bytes + RAGGED_SLOT_BYTES if self._ragged else row_cost(columns)
@@ -171,7 +187,7 @@ class _Rows:
             pins=np.empty(num_slots, np.int32),
             chain=np.empty((num_slots if self._ragged else 0, 2), np.int32),
             free=np.empty(num_slots, np.int64),
-            counts=np.zeros(1 << max(12, num_slots.bit_length()), np.uint8),
+            counts=counts,
             state=np.zeros(6, np.int64),
         )
 
@@ -259,9 +275,9 @@ class RowTable:
         row_bytes: Bytes of one row's fixed-width columns.
     """
 
-    def __init__(self, columns: Columns, max_bytes: int) -> None:
-        """Make an empty table that may grow to ``max_bytes``."""
-        self._columns, self._max_bytes = columns, max_bytes
+    def __init__(self, columns: Columns, max_bytes: int, counts: NDArray[np.uint8]) -> None:
+        """Make an empty table that may grow to ``max_bytes``, with the counts that all tables share."""
+        self._columns, self._max_bytes, self._counts = columns, max_bytes, counts
         self.is_ragged = bool(_ragged_names(columns))
         self.row_bytes = sum(feature.row_bytes for feature in columns.values() if feature.is_fixed_width)
         self._slot_bytes = _row_bytes(columns) + (FIRST_VALUE_BYTES if self.is_ragged else 0)
@@ -270,7 +286,7 @@ class RowTable:
 
     def start_anew(self) -> None:
         """Empty the table; threads that read rows go on with the old object."""
-        self.rows = _Rows(self._columns, self._max_bytes, self._slot_bytes)
+        self.rows = _Rows(self._columns, self._max_bytes, self._slot_bytes, self._counts)
 
     def fit_slots(self, sizes: IntArray) -> None:
         """Empty the table once, with slots of the size that needs the least memory for the first rows.
@@ -298,10 +314,12 @@ class _Ticket:
     Attributes:
         number: Number in the order of announcements.
         left: Tables and ids of requests that are still announced, by the number of the request.
+        made_s: Time of the announcement, by the monotonic clock.
     """
 
     number: int
     left: dict[int, tuple[RowTable, IntArray]]
+    made_s: float
 
     @property
     def bit(self) -> int:
@@ -328,7 +346,7 @@ class Found:
     Found rows stay pinned until ``end``, or until this object is garbage-collected.
 
     Attributes:
-        slots: int64[n], slot of each row; -1 if the row is missing.
+        slots: int64[n], slot of each row; -1 if the row is missing, ``-2 - slot`` if another thread is fetching it.
         fresh_at: int64[m], positions of missing rows to keep.
         num_evicted: Rows evicted for the missing rows.
         row_bytes: Bytes of one row's fixed-width columns.
@@ -365,6 +383,10 @@ class Found:
             self._cache.settle(self._rows, held)
         return num_evicted
 
+    def wait(self, slots: IntArray) -> None:
+        """Wait until other threads have fetched the rows of some slots, or have failed; ``AWAIT_S`` at most."""
+        self._cache.wait(self._rows, slots)
+
     def end(self) -> None:
         """Unpin the rows, and free the slots of rows that were not fetched."""
         self._cache.release(self._rows, self.slots, self._fresh)
@@ -388,15 +410,18 @@ class RowCache:
         self._tickets: dict[int, _Ticket] = {}
         self._num_announced = self._num_starved = self._num_evicted = 0
         self._dropped: deque[Callable[[RowCache], object]] = deque()
+        self._settled = threading.Condition(self._lock)
+        self._counts = np.zeros(1 << (self.max_bytes // COUNT_BYTES).bit_length(), np.uint8)
 
     def table(self, entity: Entity, columns: Columns, num_ids: int) -> RowTable | None:
         """Return the table of some columns of ``num_ids`` ids; None if their rows are not worth caching."""
         if (_row_bytes(columns) < MIN_ROW_BYTES and not _ragged_names(columns)) or num_ids > MAX_IDS:
             return None
+        columns = dict(sorted(columns.items()))
         with self._lock:
             key = (entity, tuple(columns))
             if key not in self._tables:
-                self._tables[key] = RowTable(columns, self.max_bytes)
+                self._tables[key] = RowTable(columns, self.max_bytes, self._counts)
             return self._tables[key]
 
     def announce(self, requests: Sequence[tuple[RowTable, IntArray]]) -> list[Announcement | None]:
@@ -406,13 +431,17 @@ class RowCache:
             requests: Table and ids, int64[n], of each request.
 
         Returns:
-            One announcement per request, to be passed to ``find``; None if there is no memory for its ids.
+            One announcement per request, to be passed to ``find``; None if there is no memory for its ids, or if too
+            many batches are announced.
         """
         with self._lock:
             self._collect()
-            ticket = _Ticket(self._num_announced, {})
+            ticket = _Ticket(self._num_announced, {}, time.monotonic())
             while self._tickets and ticket.number - next(iter(self._tickets)) >= NUM_BITS:
-                self._expire(next(iter(self._tickets.values())))
+                oldest = next(iter(self._tickets.values()))
+                if ticket.made_s - oldest.made_s < STALLED_S:
+                    return [None] * len(requests)
+                self._expire(oldest)
             announced: list[Announcement | None] = []
             for number, (table, ids) in enumerate(requests):
                 if not table.rows.fit_index(len(ids), min(self._num_left(), table.rows.num_spare(self.max_bytes))):
@@ -421,7 +450,7 @@ class RowCache:
                 announce_ids(ids, ticket.bit, table.rows.index)
                 ticket.left[number] = table, ids
                 announced.append(Announcement(self, ticket, number))
-            self._num_announced += 1  # even if nothing fits, so that announcements of stalled loaders expire
+            self._num_announced += 1
             if ticket.left:
                 self._tickets[ticket.number] = ticket
             return announced
@@ -451,14 +480,14 @@ class RowCache:
             state = rows.index.state
             if state[NUM_COUNTED] > USES_PER_COUNT * len(rows.index.counts):
                 halve_counts(rows.index)
-            num_evicted = int(state[NUM_EVICTED])
+            num_evicted = self._num_evicted
             if num_missing:
                 self._share_out(table, num_missing)
                 rows.fit_index(num_missing, self._num_left())
+                num_before = int(state[NUM_EVICTED])
                 admit_ids(ids, slots, ranks, self._num_slots(rows), rows.num_new, oldest, fresh, rows.index)
-            num_evicted = int(state[NUM_EVICTED]) - num_evicted
-            self._num_evicted += num_evicted
-            return Found(self, table, slots, fresh, num_evicted)
+                self._num_evicted += int(state[NUM_EVICTED]) - num_before
+            return Found(self, table, slots, fresh, self._num_evicted - num_evicted)
 
     def chain(self, table: RowTable, rows: _Rows, fresh: IntArray, sizes: IntArray) -> tuple[NDArray[np.bool_], int]:
         """Give long rows of a table with ragged columns the further slots that they need.
@@ -489,11 +518,22 @@ class RowCache:
         """Let other threads read filled slots."""
         with self._lock:
             settle_slots(fresh, True, rows.index)
+            self._settled.notify_all()
+
+    def wait(self, rows: _Rows, slots: IntArray) -> None:
+        """Wait until no slot is being filled; see ``Found.wait``."""
+        ends = time.monotonic() + AWAIT_S
+        with self._lock:
+            while (rows.index.pins[slots] == BEING_FILLED).any() and (left_s := ends - time.monotonic()) > 0:
+                self._settled.wait(min(left_s, COLLECT_S))
+                self._collect()  # a thread that failed may have left its slots to the garbage collector
 
     def release(self, rows: _Rows, slots: IntArray, fresh: IntArray) -> None:
         """Unpin found slots, and free slots that were not filled."""
         with self._lock:
             _release(rows, slots, fresh)
+            if len(fresh):
+                self._settled.notify_all()
 
     def forget(self, ticket: _Ticket, number: int) -> None:
         """Withdraw one request of an announced batch; called with the lock."""
@@ -502,6 +542,13 @@ class RowCache:
             forget_ids(ids, ticket.bit, self._oldest(), table.rows.index)
             self._end(ticket, number)
             table.rows.fit_index(0, 0)
+
+    def begin_anew(self) -> None:
+        """Forget all rows and announcements in a forked process, whose other threads are gone."""
+        self._lock = threading.Lock()
+        self._settled = threading.Condition(self._lock)
+        self._tickets.clear()
+        self.clear()
 
     def clear(self) -> None:
         """Forget all rows; threads that read rows go on with the old objects."""
@@ -514,17 +561,20 @@ class RowCache:
     def counts(self) -> CacheCounts:
         """Return the current size of the cache."""
         with self._lock:
-            tables = [table.rows for table in self._tables.values()]
             return CacheCounts(
-                num_rows=sum(rows.num_rows for rows in tables),
-                num_bytes=sum(rows.num_bytes for rows in tables),
+                num_rows=sum(table.rows.num_rows for table in self._tables.values()),
+                num_bytes=self._num_bytes(),
                 max_bytes=self.max_bytes,
                 num_evicted=self._num_evicted,
             )
 
+    def _num_bytes(self) -> int:
+        """Return the bytes of all tables."""
+        return sum(table.rows.num_bytes for table in self._tables.values())
+
     def _num_left(self) -> int:
         """Return the bytes left below the bound."""
-        return max(0, self.max_bytes - sum(table.rows.num_bytes for table in self._tables.values()))
+        return max(0, self.max_bytes - self._num_bytes())
 
     def _num_slots(self, rows: _Rows) -> int:
         """Return the number of slots that a table may use now."""
@@ -538,9 +588,10 @@ class RowCache:
         if num_wanted <= self._num_left() // rows.slot_cost + int(rows.index.state[NUM_FREE]):
             return
         largest = max(self._tables.values(), key=lambda one: one.rows.num_bytes)
-        if 2 * rows.num_bytes < share and 2 * largest.rows.num_bytes > 3 * share:
+        if 2 * rows.num_bytes < share < largest.rows.num_bytes:
             self._num_starved += 1
             if self._num_starved == MAX_STARVED:
+                self._num_evicted += largest.rows.num_rows
                 largest.start_anew()
                 self._num_starved = 0
 
@@ -607,9 +658,11 @@ def close_row_cache(dataset_id: str) -> None:
 
 
 def _forget_after_fork() -> None:
-    """Drop caches in a forked process: their locks may be held, and their counts belong to the parent."""
+    """Empty caches in a forked process, because another thread may have been changing them."""
     global _CACHES_LOCK
     _CACHES_LOCK = threading.Lock()
+    for cache, _ in _CACHES.values():
+        cache.begin_anew()
     _CACHES.clear()
 
 

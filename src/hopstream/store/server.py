@@ -39,7 +39,7 @@ SIGNAL_TURN_S = 0.25
 UNKNOWN = "unknown"
 """Name of the operation for requests that are unreadable or name an unknown operation."""
 Outcome = Literal["ok", "refused", "failed", "abandoned"]
-"""How a request ended: answered, refused as wrong, failed on the server, or abandoned by the client."""
+"""Outcome of a request: answered, refused as wrong, failed on the server, or abandoned by the client."""
 
 
 class Observer(Protocol):

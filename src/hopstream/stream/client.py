@@ -36,7 +36,7 @@ from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
 from hopstream.load.service import BatchService, BatchSession, Recipe
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
 from hopstream.store.settings import StoreSettings, check_store_settings
-from hopstream.store.sources import check_source
+from hopstream.store.sources import read_location
 from hopstream.stream.messages import INPUT_OPTIONS, decode_batch, encode_options, recipe_digest
 from hopstream.stream.questions import GraphQuestions
 from hopstream.transport.connection import Connection, OneFrame
@@ -380,7 +380,7 @@ class RemoteSession(BatchSession):
                     is_patient=len(self._servers) == 1,
                 )  # fmt: skip
             except ChannelLost as error:
-                self._check_wanted(turn, step, error)  # after a later iteration of this loader nothing is lost
+                self._check_wanted(turn, step, error)  # a later iteration of this loader explains the error
                 self._lost(server, channel_id)
                 if time.monotonic() > ends:
                     raise
@@ -526,7 +526,7 @@ class RemoteSession(BatchSession):
         )
 
     def _greet(self, server: _Server) -> None:
-        """Raise an error if a server does not answer a ping; it may be what another server waited for."""
+        """Raise an error if a server does not answer a ping; another server may have waited for it."""
         server.connection.ping(LATE_S)
 
     def _failures(self, servers: Sequence[_Server], ask: Callable[[_Server], object]) -> dict[str, StoreError]:
@@ -555,10 +555,10 @@ def _listed(errors: Mapping[str, StoreError]) -> str:
 
 
 def _read(source: str | os.PathLike[str]) -> Cluster:
-    check_source(source)
-    if isinstance(source, str) and "://" in source:
-        return parse_locations(source)
-    path = local_path(source)
+    location = read_location(source)
+    if "://" in location:
+        return parse_locations(location)
+    path = local_path(location)
     if path.is_dir():
         raise SettingsError(
             f"{path} is a folder; a RemoteGraph has servers: give their cluster.json or their addresses, or give the "

@@ -34,7 +34,7 @@ RECORDS: dict[str, Callable[..., Any]] = {
 INPUT_OPTIONS = frozenset(
     {
         "seeds", "anchors", "labels", "input_time", "edge_label_index", "edge_label", "edge_label_time", "rank",
-        "world_size", "num_batches",
+        "world_size", "num_batches", "seed_weights", "clusters",
     }
 )  # fmt: skip
 """Options for the input of one compute rank; all other options belong to the backend and are shared."""

@@ -512,8 +512,8 @@ class Scheduler:
     def _first_with_memory(self, able: list[SampledChannel], limit: int) -> SampledChannel | None:
         """Return the first channel with memory for its next batch; called with the lock.
 
-        It overtakes the channels before it. A channel that was overtaken too often goes next, before any other batch
-        starts.
+        This channel overtakes the channels before it. A channel that was overtaken too often is next, before any other
+        batch starts.
         """
         spare_bytes = self._spare_bytes() if self._buffered_bytes else 0
         overdue = next((channel for channel in able if self._is_overdue(channel)), None)
@@ -530,8 +530,8 @@ class Scheduler:
     def _is_overdue(self, channel: SampledChannel) -> bool:
         """Return whether other channels must wait for a channel that waits for memory; called with the lock.
 
-        They must once ``MAX_OVERTAKEN`` of their batches have overtaken it. They need not while everything that held
-        the memory still exists, because waiting would free none. They wait ``HOLD_S`` at most.
+        The others must wait once ``MAX_OVERTAKEN`` of their batches have overtaken the channel, for ``HOLD_S`` at most.
+        They need not wait while everything that held the memory still exists, because waiting would free no memory.
         """
         wait = channel.wait
         if not channel.asked or wait.num_overtaken < MAX_OVERTAKEN:

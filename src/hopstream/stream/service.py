@@ -1,6 +1,6 @@
 """Sampling service: the operations of a server that samples for compute ranks.
 
-They are operations of the store server, one call each, with the names of GiGL's graph store where they do the same. A
+Each operation is one call of the store server. Operations that GiGL's graph store also has have the same names. A
 *backend* is a way to sample batches. A *channel* is one input of one compute rank on a backend.
 """
 
@@ -30,7 +30,9 @@ from hopstream.errors import (
 )
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.batch import BatchMaker, BufferPool
+from hopstream.load.clusters import ClusterLoader
 from hopstream.load.epochs import Maker
+from hopstream.load.hgt import HGTLoader
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
@@ -47,7 +49,8 @@ from hopstream.transport.messages import Frame
 
 LOG = logging.getLogger(__name__)
 LOADERS: Mapping[str, type[SubgraphLoader]] = {
-    one.__name__: one for one in (NeighborLoader, LinkNeighborLoader, ABLPLoader, PPRLoader, RandomNodeLoader)
+    one.__name__: one
+    for one in (NeighborLoader, LinkNeighborLoader, ABLPLoader, PPRLoader, RandomNodeLoader, ClusterLoader, HGTLoader)
 }
 BUFFER_BYTES = 64 << 20
 """Memory of past batches kept for reuse, per sampling thread."""
@@ -547,7 +550,7 @@ def integer_of(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1,
     """Return an integer of a request's header.
 
     Raises:
-        FormatError: It is missing, not an integer, or out of range.
+        FormatError: The field is missing, not an integer, or out of range.
     """
     value = frame.header.get(name, default)
     if type(value) is not int or not low <= value <= high:

@@ -233,7 +233,7 @@ class Messages:
         """Re-encode some messages in the usual encoding; the new ones are appended to the buffer.
 
         Raises:
-            FormatError: One of them is not an ``Example``; the error names it.
+            FormatError: A message is not an ``Example``; the error names the message.
         """
         pieces, bounds, end = [self.data], self.bounds.copy(), len(self.data)
         for number in numbers:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from hopstream.errors import FormatError, SchemaError, quoted
+from hopstream.places.paths import AnyPath, path_of, sorted_files
 from hopstream.schema import STRING, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET
 from hopstream.tfgnn.list_reader import MAX_ITEMS
 from hopstream.tfgnn.messages import GRAPH_SCHEMA, enum_names, message_class, pool
 from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import DTYPES, EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec, field_of
-from hopstream.uris import local_path
 
 MAX_SHOWN = 160
 """Most characters of protobuf's text about a syntax error."""
@@ -49,7 +48,7 @@ def parse_message(text: str, name: str, where: str = "text") -> Any:
     return message
 
 
-def read_message(path: Path, name: str) -> Any:
+def read_message(path: AnyPath, name: str) -> Any:
     """Read a message from a file.
 
     The file is in binary form if its suffix is ``.pb`` or ``.binarypb``, else in text form.
@@ -86,7 +85,7 @@ def parse_schema(text: str) -> Any:
     return parse_message(text, GRAPH_SCHEMA)
 
 
-def names_tables(path: Path) -> bool:
+def names_tables(path: AnyPath) -> bool:
     """Return whether a file is a ``GraphSchema`` that names files of tables, like that of a unigraph."""
     try:
         schema = read_message(path, GRAPH_SCHEMA)
@@ -96,15 +95,15 @@ def names_tables(path: Path) -> bool:
     return any(one.metadata.filename for one in sets)
 
 
-def schema_path(given: str | Path) -> Path:
+def schema_path(given: str | AnyPath) -> AnyPath:
     """Return the file of a schema: the given file, or the only ``.pbtxt`` of a folder.
 
     Raises:
         FormatError: The file does not exist, or the folder has no ``.pbtxt`` or several.
     """
-    path = local_path(given)
+    path = path_of(given)
     if path.is_dir():
-        found = sorted(path.glob("*.pbtxt"))
+        found = sorted_files(path, "*.pbtxt")
         if len(found) != 1:
             names = f": {', '.join(p.name for p in found)}" if found else ""
             raise FormatError(f"{path} has {len(found)} files *.pbtxt{names}; give the one that is the schema")
@@ -114,7 +113,7 @@ def schema_path(given: str | Path) -> Path:
     return path
 
 
-def read_schema(path: str | Path) -> Any:
+def read_schema(path: str | AnyPath) -> Any:
     """Read a ``GraphSchema`` message from its file, or from the folder that contains it.
 
     Raises:
@@ -128,7 +127,7 @@ def check_schema(schema: Any, where: str = "schema") -> None:
     """Refuse a schema that contradicts itself.
 
     Raises:
-        SchemaError: It does; the message lists all problems.
+        SchemaError: The schema contradicts itself; the message lists all problems.
     """
     problems = list(schema_problems(schema))
     if problems:

@@ -185,8 +185,8 @@ class ListReader:
         _refuse(
             is_much & (num_rows > 0),
             lambda m: (
-                f"{key} is left out; of {MAX_LEFT_OUT} rows and more a message has the lengths, though all are "
-                "0, or as many other values"
+                f"{key} is left out; a message with more than {MAX_LEFT_OUT} rows must have their lengths, even if "
+                "all are 0, or as many other values"
             ),
         )
         most = max(MAX_BATCH_LEFT_OUT, int(self.num_held.sum()))

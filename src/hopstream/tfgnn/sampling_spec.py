@@ -121,7 +121,7 @@ def check_spec(spec: Any, schema: Any, where: str = "spec") -> None:
     """Refuse a spec that contradicts itself or the schema of the graph.
 
     Raises:
-        SchemaError: It does; the message lists all problems.
+        SchemaError: The spec contradicts itself or the schema; the message lists all problems.
     """
     problems = list(spec_problems(spec, schema))
     if problems:

@@ -22,7 +22,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import ChecksumError, FormatError, SettingsError
-from hopstream.uris import local_path
+from hopstream.places.paths import AnyPath, PathKind, path_of, sorted_files
 
 HEAD_BYTES, TAIL_BYTES = 12, 4
 MAX_RECORD_BYTES = 1 << 30
@@ -120,7 +120,7 @@ def frame_records(data: Array, offsets: IntArray) -> None:
         data[end - TAIL_BYTES : end] = np.frombuffer(tail, np.uint8)
 
 
-def is_gzip(path: Path) -> bool:
+def is_gzip(path: AnyPath) -> bool:
     """Return whether a file starts with gzip's magic bytes."""
     with path.open("rb") as file:
         return file.read(len(_GZIP)) == _GZIP
@@ -137,7 +137,7 @@ class RecordBlock:
         first: Number of the first record in the file.
     """
 
-    path: Path
+    path: AnyPath
     data: Array
     bounds: IntArray
     first: int
@@ -148,7 +148,7 @@ class RecordBlock:
 
 
 def read_record_blocks(
-    path: Path, block_bytes: int | None = None, max_records: int = BLOCK_RECORDS
+    path: AnyPath, block_bytes: int | None = None, max_records: int = BLOCK_RECORDS
 ) -> Iterator[RecordBlock]:
     """Read the records of one file, plain or compressed with gzip, in blocks, and check their checksums.
 
@@ -214,7 +214,7 @@ def _checked(block: RecordBlock) -> Iterator[RecordBlock]:
     yield block
 
 
-def broken_record(path: Path, number: int, state: int, data: Array) -> FormatError:
+def broken_record(path: AnyPath, number: int, state: int, data: Array) -> FormatError:
     """Build the error for a record at which a kernel stopped; ``data`` begins with the record."""
     from hopstream.kernels.records import BAD_SIZE, TOO_LONG
 
@@ -230,7 +230,7 @@ def _size_of(record: bytes) -> int:
     return int.from_bytes(record[:8], "little")
 
 
-def read_records(path: Path) -> Iterator[bytes]:
+def read_records(path: AnyPath) -> Iterator[bytes]:
     """Read the records of one file, plain or compressed with gzip, in order.
 
     Raises:
@@ -242,7 +242,7 @@ def read_records(path: Path) -> Iterator[bytes]:
         yield from block.records()
 
 
-def example_blocks(paths: Iterable[Path]) -> Iterator[RecordBlock]:
+def example_blocks(paths: Iterable[AnyPath]) -> Iterator[RecordBlock]:
     """Read the records of files, in order, in blocks small enough to decode at once.
 
     Raises:
@@ -254,9 +254,10 @@ def example_blocks(paths: Iterable[Path]) -> Iterator[RecordBlock]:
         yield from read_record_blocks(path, EXAMPLES_BYTES, MAX_EXAMPLES)
 
 
-def shard_paths(path: str | Path, num_shards: int) -> list[Path]:
+def shard_paths(path: PathKind, num_shards: int) -> list[PathKind]:
     """Return the files of a sharded name: ``name-00000-of-00003`` and so on."""
-    return [Path(f"{path}-{shard:05}-of-{num_shards:05}") for shard in range(num_shards)]
+    names = (f"{path.name}-{shard:05}-of-{num_shards:05}" for shard in range(num_shards))
+    return [cast(PathKind, path.with_name(name)) for name in names]
 
 
 def sharded_name(name: str) -> tuple[str, int | None]:
@@ -301,7 +302,7 @@ def output_name(name: str) -> tuple[str, int | None]:
     return stem, num_shards
 
 
-def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
+def files_of(name: str | AnyPath, root: AnyPath | None = None) -> list[AnyPath]:
     """Find the files of a name: one file, the shards of ``name@15``, or the matches of a pattern.
 
     Args:
@@ -312,25 +313,24 @@ def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
         FormatError: A file is missing, a pattern has no match, or it matches shards of different exports.
         SettingsError: The number of shards is not 1 to ``MAX_SHARDS``.
     """
+    path = path_of(name) if root is None else root / str(name)
     stem, num_shards = sharded_name(str(name))
-    path = local_path(name) if root is None else root / name
     if num_shards is not None:
-        paths = shard_paths(stem if root is None else root / stem, num_shards)
+        paths = shard_paths(path.with_name(Path(stem).name), num_shards)
         _check_all_there(str(name), paths)
     elif path.exists() or not any(sign in str(name) for sign in "*?["):
         paths = [path]
         if not path.is_file():
             raise FormatError(f"{path} does not exist or is not a file")
     else:
-        found = path.parent.glob(path.name) if root is None else root.glob(str(name))
-        paths = sorted(path for path in found if path.is_file())
+        paths = sorted_files(path.parent, path.name) if root is None else sorted_files(root, str(name))
         if not paths:
             raise FormatError(f"no file matches {path}")
         _check_one_writing(str(name), paths)
     return paths
 
 
-def _check_all_there(name: str, paths: Sequence[Path]) -> None:
+def _check_all_there(name: str, paths: Sequence[AnyPath]) -> None:
     """Refuse a sharded name if a shard is missing."""
     missing = [path for path in paths if not path.is_file()]
     if not missing:
@@ -347,9 +347,9 @@ def _check_all_there(name: str, paths: Sequence[Path]) -> None:
     )
 
 
-def _check_one_writing(name: str, paths: Sequence[Path]) -> None:
+def _check_one_writing(name: str, paths: Sequence[AnyPath]) -> None:
     """Refuse matches of a pattern that are not all shards of one export."""
-    shards: dict[tuple[Path, str, str], dict[int, set[int]]] = {}
+    shards: dict[tuple[AnyPath, str, str], dict[int, set[int]]] = {}
     for path in paths:
         match = _SHARD.fullmatch(path.name)
         if match:

@@ -38,7 +38,7 @@ class FeatureValues:
         """Check that the dimensions fit the number of values.
 
         Raises:
-            SchemaError: They do not.
+            SchemaError: The dimensions do not fit each other or the number of values.
         """
         num_rows = self.num_items
         for number, dim in enumerate(self.dims, 1):

@@ -20,7 +20,7 @@ from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
 from hopstream.engine.machine import watched
 from hopstream.engine.settings import Needs, WorkerSettings, allot, bytes_text
 from hopstream.errors import ChecksumError, FormatError, SettingsError
-from hopstream.transfer.places import Place
+from hopstream.places.place import Place
 from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.uris import stored_uri
 

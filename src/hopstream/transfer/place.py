@@ -17,8 +17,8 @@ from hopstream.dataset.paths import CLUSTER, MANIFEST, ROOTS, Root, Roots, check
 from hopstream.engine.atomic_folder import work_path
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError
+from hopstream.places.place import Place
 from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.places import Place
 from hopstream.transfer.targets import Target, check_apart, files_by_folder, target_of
 from hopstream.uris import local_path, shown_uri, stored_uri
 

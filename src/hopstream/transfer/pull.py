@@ -16,8 +16,8 @@ from hopstream.dataset.paths import BESIDE_MANIFEST, MANIFEST, MAX_FILE_BYTES, R
 from hopstream.engine.atomic_folder import hold
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.places.place import Place
 from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.places import Place
 from hopstream.transfer.targets import check_apart, files_by_folder, target_of
 from hopstream.uris import local_path
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest
 from hopstream.dataset.paths import BESIDE_MANIFEST, CLUSTER, MANIFEST, PART_FOLDER, ROOTS, part_folder
 from hopstream.errors import FormatError, SettingsError
-from hopstream.transfer.places import PARTIAL, Place
+from hopstream.places.place import PARTIAL, Place
 
 
 @dataclass(slots=True)
@@ -22,12 +22,12 @@ class Target:
     Attributes:
         place: The place.
         manifest: Manifest of the dataset.
-        parts: The parts whose folders go there.
-        files: Every file that belongs there but the manifest, by its top folder; see ``files_by_folder``.
-        dataset_id: Id of the dataset that is there; None if there is none.
-        halo_id: Id of its halo; None if it has none.
-        sizes: Bytes of every file that was found there.
-        others: Folders of further parts that are there. Only their halos are copied, because the halo has changed.
+        parts: The parts whose folders are copied to the place.
+        files: Every file of the copy but the manifest, by its top folder; see ``files_by_folder``.
+        dataset_id: Id of the dataset in the place; None if there is none.
+        halo_id: Id of the halo of that dataset; None if it has none.
+        sizes: Bytes of every file found in the place.
+        others: Folders of further parts in the place. Only their halos are copied, because the halo has changed.
     """
 
     place: Place
@@ -64,17 +64,17 @@ class Target:
 
     @property
     def _has_halo(self) -> bool:
-        """Whether the halo there is the dataset's."""
+        """Whether the halo in the place is the dataset's."""
         return self.halo_id == (None if self.manifest.halo is None else self.manifest.halo.halo_id)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the dataset itself is there, so that files of the right size are its files."""
+        """Whether the dataset itself is in the place, so that files of the right size are its files."""
         return self.dataset_id == self.manifest.dataset_id
 
     @property
     def names(self) -> Iterator[str]:
-        """Every file that belongs there but the manifest."""
+        """Every file of the copy but the manifest."""
         return itertools.chain.from_iterable(self.files.values())
 
     def has(self, name: str) -> bool:
@@ -111,7 +111,7 @@ class Target:
             if sizes.get(name) != self.manifest.all_files[name].num_bytes:
                 raise FormatError(
                     f"{self.place.shown}/{name} has {sizes.get(name, 'no')} bytes after copying; the manifest says "
-                    f"{self.manifest.all_files[name].num_bytes}; give the command again while nobody else writes there"
+                    f"{self.manifest.all_files[name].num_bytes}; repeat the command while no other process writes there"
                 )
         for name in BESIDE_MANIFEST:
             if name in beside:

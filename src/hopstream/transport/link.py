@@ -325,7 +325,7 @@ class Link:
         try:
             self._send(encode_message(PING, pong.number), ends)
             if not self.wait(pong, ends):
-                raise StoreTimeout("the server did not answer a ping")
+                raise StoreTimeout("the server did not answer a ping in time")
             if pong.error is not None:
                 raise pong.error
         finally:

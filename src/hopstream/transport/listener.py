@@ -83,8 +83,8 @@ FREE_ABANDONED, ABANDONED_FORGIVEN_S = 256, 10.0
 """Abandoned calls of one address that do not delay its next hello, and the seconds in which as many are forgiven.
 
 A killed trainer with 64 connections abandons fewer calls. Measured on two cores with a client that only requests large
-answers and leaves: with the delay it does so 25 times a second and others keep 0.9 of their speed; without the delay it
-does so 300 times a second and they keep 0.4.
+answers and leaves: with the delay, the client does so 25 times a second and other clients keep 0.9 of their speed;
+without the delay, it does so 300 times a second and other clients keep 0.4.
 """
 LEAVE_S = 2.0
 """Seconds for which a client with a removed token gets answers, so that requests sent before the goodbye succeed."""
@@ -341,7 +341,7 @@ class Listener:
             is_late = self._is_leaving or self._is_closed
             if not is_late:
                 self._peers[peer.fd] = self._strangers[peer.fd] = peer
-        if is_late:  # no thread would watch it
+        if is_late:  # no thread reads this socket after the listener closes
             stream.close()
             return
         self._guarded(peer, self._hear_first)

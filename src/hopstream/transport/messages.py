@@ -117,7 +117,7 @@ class Frame:
         """Return a string of the header.
 
         Raises:
-            FormatError: It is missing or not a string.
+            FormatError: The field is missing or not a string.
         """
         value = self.header.get(name)
         if not isinstance(value, str):
@@ -128,7 +128,7 @@ class Frame:
         """Return a list of JSON objects of the header.
 
         Raises:
-            FormatError: It is missing or has another type.
+            FormatError: The field is missing or has another type.
         """
         value = self.header.get(name)
         if not isinstance(value, list) or not all(isinstance(record, dict) for record in value):

@@ -89,7 +89,7 @@ def test_dgl_loads_our_parts_as_we_do(run_dgl: Callable[..., Any], tmp_path: Pat
 
 @pytest.mark.parametrize("num_hops", [1, 2])
 @pytest.mark.parametrize("types", ["plain", "typed"])
-def test_what_dgl_partitioned_is_read(run_dgl: Callable[..., Any], tmp_path: Path, types: str, num_hops: int):
+def test_partitions_made_by_dgl_are_read(run_dgl: Callable[..., Any], tmp_path: Path, types: str, num_hops: int):
     theirs = run_dgl("partition", tmp_path, types, num_hops)
     graph, owners = ours.read_partitions(tmp_path / "g.json")  # with new numbers as keys: DGL keeps no others
     names = {"_N": "node", "_N:_E:_N": ("node", "to", "node")} if types == "plain" else {}
@@ -152,7 +152,7 @@ def test_ids_are_int64_in_main_memory(make: Callable[..., Any]):
             make(**given)
 
 
-def test_names_that_are_not_here_are_told():
+def test_error_lists_available_names():
     with pytest.raises(
         AttributeError, match=r"dgl.distributed.DistGraph is not available; available: .*partition_graph"
     ):

@@ -32,7 +32,7 @@ def test_numbers_over_all_types_and_in_a_type(kind):
     assert book.nid2partid(kind([99, 100, 200]), "T1").tolist() == [0, 1, 2]
 
 
-def test_every_number_goes_there_and_back():
+def test_every_number_survives_a_round_trip():
     book = book_of()
     for total, per_type, to_all, types in (
         (405, book.map_to_per_ntype, book.map_to_homo_nid, list(NODES)),
@@ -46,7 +46,7 @@ def test_every_number_goes_there_and_back():
             assert torch.equal(to_all(numbers[mine], t), ids[mine])
 
 
-def test_parts_of_edges_and_what_parts_have():
+def test_parts_of_edges_and_edges_of_parts():
     book = book_of()
     assert [book.partid2nids(part, "T1").tolist()[::99] for part in range(3)] == [[0, 99], [100, 199], [200]]
     assert book.partid2nids(2).tolist() == [400, 401, 402, 403, 404] and not len(book.partid2nids(2, "T0"))
@@ -94,7 +94,7 @@ def test_relations_name_edge_types_where_they_can():
             book.to_canonical_etype(etype)
 
 
-def test_what_is_not_there_is_refused():
+def test_unknown_numbers_and_parts_are_refused():
     book = book_of()
     for call in (
         lambda: book.nid2partid([405]), lambda: book.map_to_per_ntype([-1]), lambda: book.map_to_homo_nid([200], "T0"),

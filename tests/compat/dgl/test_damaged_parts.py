@@ -47,7 +47,7 @@ def edited(written):
 
 
 @pytest.mark.parametrize("what", ["node", "edge"])
-def test_sizes_are_compared_with_files_before_memory_is_taken(edited, what):
+def test_sizes_are_checked_before_memory_is_allocated(edited, what):
     label = {"node": "_N", "edge": "_N:_E:_N"}[what]
     number = 10**8
     path = edited(**{f"num_{what}s": number, f"{what}_map": {label: [[0, number], [number, number]]}})
@@ -78,12 +78,12 @@ def test_sizes_are_compared_with_files_before_memory_is_taken(edited, what):
         ({"edge_map": {"a:b:c": [[0, 1], [1, 120]]}, "etypes": {"a:b:c": 0}}, "unknown nodes"),
     ],
 )
-def test_wrong_values_are_said_with_their_place(edited, fields, said):
+def test_error_names_the_place_of_a_wrong_value(edited, fields, said):
     with pytest.raises(FormatError, match=said):
         read_partitions(edited(**fields))
 
 
-def test_rows_that_are_none_take_no_memory(tmp_path):
+def test_wide_rows_of_empty_arrays_take_no_memory(tmp_path):
     graph = plain_graph()
     partition_graph(graph, "g", 2, tmp_path, part_method="file", owners={"node": np.ones(30, np.int32)})
     write_tensor_file(tmp_path / "part0/node_feat.dgl", {"_N/feat": np.empty((0, 10**12), np.float32)})
@@ -143,7 +143,7 @@ def test_any_value_of_the_json_file_may_be_wrong(written, load):
 
 
 @pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl"])
-def test_damaged_bytes_are_said_or_harmless(written, name):
+def test_damaged_bytes_are_reported_or_harmless(written, name):
     file, rng = written.parent / "part1" / name, np.random.default_rng(4)
     whole = file.read_bytes()
     used = np.flatnonzero(np.frombuffer(whole, np.uint8))

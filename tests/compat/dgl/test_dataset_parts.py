@@ -70,7 +70,7 @@ def test_a_part_that_owns_nothing_of_a_type(tmp_path):
     assert files_of(tmp_path / "of-dataset") == files_of(tmp_path / "of-graph")
 
 
-def test_datasets_without_what_is_needed_are_refused(tmp_path):
+def test_datasets_without_required_columns_are_refused(tmp_path):
     graph = plain_graph()
     for number, options in enumerate(({"direction": "out"}, {"keep_edge_keys": False})):
         hopstream.write_parts(graph, tmp_path / str(number), num_parts=2, method="random", **options)

@@ -8,7 +8,7 @@ from hopstream.compat.dgl.binary import DglWriter, read_tensor_file, write_tenso
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file, write_graph_file
 from hopstream.errors import FormatError, SchemaError
 
-# What dgl 1.1.3 writes for save_tensors(path, {"m": torch.tensor([True, False])}).
+# Output of dgl 1.1.3 for save_tensors(path, {"m": torch.tensor([True, False])}).
 ONE_MASK = bytes.fromhex(
     "3f44a23fbe9f5add 0100000000000000 0100000000000000 0100000000000000 6d"
     "3fa1b496f0405edd 0000000000000000 0100000000000000 01000000 01080100 0200000000000000 0200000000000000 0100"
@@ -23,7 +23,7 @@ def test_tensor_files_are_dgls_byte_for_byte(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint32", "float16", "float32", "float64", "complex64"])
 @pytest.mark.parametrize("shape", [(3,), (0, 4), (2, 3, 1), ()])
-def test_arrays_come_back(tmp_path, dtype, shape):
+def test_arrays_survive_a_round_trip(tmp_path, dtype, shape):
     array = np.arange(int(np.prod(shape))).astype(dtype).reshape(shape)
     write_tensor_file(tmp_path / "t.dgl", {"a/x": array, "ü": array[..., None][..., :0]})
     found = read_tensor_file(tmp_path / "t.dgl")
@@ -31,7 +31,7 @@ def test_arrays_come_back(tmp_path, dtype, shape):
     found["a/x"][...] = 0  # its memory is the reader's own
 
 
-def test_text_and_long_floats_have_no_place_there(tmp_path):
+def test_text_and_long_floats_are_refused(tmp_path):
     with pytest.raises(SchemaError, match="<U1"):
         write_tensor_file(tmp_path / "t.dgl", {"a": np.array(["x"])})
     with pytest.raises(SchemaError, match=np.dtype(np.longdouble).name):
@@ -45,7 +45,7 @@ def a_graph():
     )  # fmt: skip
 
 
-def test_graphs_come_back(tmp_path):
+def test_graphs_survive_a_round_trip(tmp_path):
     write_graph_file(tmp_path / "g.dgl", a_graph())
     found = read_graph_file(tmp_path / "g.dgl")
     assert found.num_nodes == 4 and found.src.tolist() == [0, 3, 3, 1] and found.dst.tolist() == [1, 0, 2, 1]
@@ -77,7 +77,7 @@ def test_edges_in_rows_are_read_in_the_order_of_their_ids(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("kind", ["tensors", "graph"])
-def test_damage_is_said_and_takes_no_memory(tmp_path, kind):
+def test_damage_is_reported_without_allocating_memory(tmp_path, kind):
     path = tmp_path / "f.dgl"
     read = read_tensor_file if kind == "tensors" else read_graph_file
     with pytest.raises(FormatError, match="is missing"):

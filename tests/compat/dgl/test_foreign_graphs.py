@@ -30,7 +30,7 @@ def test_nodes_are_numbered_in_the_order_of_their_names():
     assert not dgl.from_networkx(attributed()).ndata
 
 
-def test_edges_have_the_numbers_that_an_attribute_says():
+def test_edges_are_numbered_by_an_attribute():
     g = dgl.from_networkx(attributed(), None, ["w"], "id")
     assert [end.tolist() for end in g.edges()] == [[0, 2], [1, 0]] and g.edata["w"].tolist() == [1.5, 0.5]
     wrong = attributed()
@@ -39,7 +39,7 @@ def test_edges_have_the_numbers_that_an_attribute_says():
         dgl.from_networkx(wrong, edge_id_attr_name="id")
 
 
-def test_edges_without_direction_are_given_in_both():
+def test_undirected_edges_are_stored_in_both_directions():
     g = dgl.from_networkx(networkx.path_graph(3))
     assert [end.tolist() for end in g.edges()] == [[0, 1, 1, 2], [1, 0, 2, 1]]
     weighted = dgl.from_networkx(networkx.Graph([("b", "a", {"w": 7})]), edge_attrs=["w"])
@@ -58,7 +58,7 @@ def test_edges_without_direction_are_given_in_both():
         (networkx.DiGraph([("a", "b", {"t": "x"})]), {"edge_attrs": ["t"]}, "'t' of edges are texts"),
     ],
 )
-def test_what_makes_no_graph_is_refused(source, options, said):
+def test_invalid_graphs_are_refused(source, options, said):
     with pytest.raises(SchemaError, match=said):
         dgl.from_networkx(source, **options)
 
@@ -81,7 +81,7 @@ def test_stored_values_are_edges():
             dgl.from_scipy(wrong)
 
 
-def test_names_that_are_not_there_are_told_with_those_that_are():
+def test_error_lists_available_names():
     assert "from_scipy" in dir(dgl)
     with pytest.raises(AttributeError, match=r"'to_bidirected'; it has .*from_networkx, from_scipy, graph"):
         dgl.to_bidirected  # noqa: B018

@@ -36,7 +36,7 @@ def test_degrees_are_numbers_of_edges():
         ),
     ],
 )
-def test_the_node_that_is_not_there_is_named_with_its_edge(make, said):
+def test_error_names_the_missing_node_and_its_edge(make, said):
     with pytest.raises(IdRangeError, match=said):
         make()
 
@@ -54,7 +54,7 @@ def test_the_node_that_is_not_there_is_named_with_its_edge(make, said):
         (lambda: dgl.graph(([0], [1])).ndata.update(q=["a", "b"]), "an array of <U1 is given; tensors hold numbers"),
     ],
 )
-def test_what_makes_no_graph_is_told(make, said):
+def test_invalid_graphs_are_refused(make, said):
     with pytest.raises(SchemaError, match=said):
         make()
 
@@ -72,7 +72,7 @@ def test_numbers_of_nodes_are_integers(number):
         dgl.graph(([], []), num_nodes=number)
 
 
-def test_a_type_has_to_be_given_where_there_are_several():
+def test_a_type_is_required_if_there_are_several():
     typed = dgl.heterograph(TYPED)
     for call in (typed.nodes, lambda: typed.ndata):
         with pytest.raises(UnknownNameError, match=r"node type must be given; known: \['u', 'v'\]"):
@@ -80,7 +80,7 @@ def test_a_type_has_to_be_given_where_there_are_several():
     assert typed.nodes("v").tolist() == [0, 1]
 
 
-def test_what_graphs_do_not_have_is_said_with_where_it_is():
+def test_error_for_a_missing_attribute_names_the_replacement():
     g = dgl.graph(([0], [1]))
     with pytest.raises(AttributeError, match=r"have no 'update_all': .* hopstream\.NeighborLoader"):
         g.update_all()

@@ -40,7 +40,7 @@ def typed(tmp_path_factory):
     return graph, owners, out / "g.json", maps
 
 
-def test_numbers_go_up_part_by_part_and_type_by_type(typed):
+def test_numbers_ascend_by_part_and_type(typed):
     graph, owners, path, (nodes, edges) = typed
     said = json.loads(path.read_text())
     assert [said[name] for name in ("graph_name", "num_parts", "halo_hops", "num_nodes")] == ["g", NUM_PARTS, 2, 30]
@@ -115,7 +115,7 @@ def test_features_follow_the_numbers(typed):
     [(plain_graph(), 1, 1, "metis"), (plain_graph(), 4, 3, "random"), (typed_graph(), 2, 1, "metis")],
     ids=["plain, one part", "plain", "typed"],
 )
-def test_a_graph_comes_back_as_it_was(tmp_path, graph, num_parts, num_hops, method):
+def test_a_graph_survives_a_round_trip(tmp_path, graph, num_parts, num_hops, method):
     partition_graph(graph, "g", num_parts, tmp_path, num_hops, method)
     read, owners = read_partitions(tmp_path / "g.json")
     assert read.fingerprint() == graph.fingerprint() and read.schema == graph.schema
@@ -185,7 +185,7 @@ def test_trainers_are_parts_of_parts(tmp_path):
         assert edges["b:rev:a/trainer_id"].tolist() == dst
 
 
-def test_scripts_for_older_versions_number_nodes_anew_as_they_say(tmp_path):
+def test_reshuffle_true_is_accepted_from_older_scripts(tmp_path):
     for out, options in (("a", {}), ("b", {"reshuffle": True})):
         partition_graph(plain_graph(), "g", 2, tmp_path / out, 1, "random", **options)
     assert (tmp_path / "a/g.json").read_bytes() == (tmp_path / "b/g.json").read_bytes()
@@ -237,13 +237,13 @@ def test_new_parts_replace_old_ones_whole(tmp_path):
         ({"balance_ntypes": True}, "balance_ntypes is True; older versions of DGL had reshuffle in this place"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path, options, said):
+def test_bad_options_are_refused(tmp_path, options, said):
     with pytest.raises(SettingsError, match=said):
         partition_graph(plain_graph(), **{"graph_name": "g", "num_parts": 2, "out_path": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_no_graph_or_has_names_that_files_cannot_hold_is_refused(tmp_path):
+def test_invalid_graphs_and_unstorable_names_are_refused(tmp_path):
     with pytest.raises(SchemaError, match=r"node type 'zz'; known: \['_N'\]"):
         partition_graph(plain_graph(), "g", 2, tmp_path / "out", balance_ntypes={"zz": np.zeros(40, np.int64)})
     with pytest.raises(SchemaError, match="neither a PyG Data"):

@@ -84,7 +84,7 @@ def test_relations_without_their_ends_are_found_in_the_parts(tmp_path):
         ("edata", [[0], [0]], r"'_TYPE' as int64\[2, 1\]; wanted"), ("edata", [0.0, 0.0], "wanted integers"),
     ],
 )  # fmt: skip
-def test_types_that_are_none_name_no_ends(tmp_path, of, types, said):
+def test_edges_of_unknown_types_are_refused(tmp_path, of, types, said):
     graph = hopstream.graph_from_arrays({("a", "r", "b"): [[0, 0], [0, 0]]}, num_nodes={"a": 1, "b": 1})
     partition_graph(graph, "g", 1, tmp_path)
     path = tmp_path / "g.json"
@@ -97,7 +97,7 @@ def test_types_that_are_none_name_no_ends(tmp_path, of, types, said):
         load_partition_book(path, 0)
 
 
-def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_path):
+def test_without_old_ids_keys_are_new_numbers_or_come_from_files(tmp_path):
     graph = typed_graph()
     path = parts_of(graph, tmp_path)
     nodes, edges = {}, {}
@@ -148,7 +148,7 @@ def test_without_old_ids_keys_are_the_new_numbers_or_what_files_beside_say(tmp_p
         ),
     ],
 )
-def test_what_the_json_file_says_must_fit(tmp_path, fields, said):
+def test_a_json_file_that_contradicts_the_parts_is_refused(tmp_path, fields, said):
     path = parts_of(plain_graph(), tmp_path)
     change(path, **fields)
     with pytest.raises(FormatError, match=said):
@@ -165,7 +165,7 @@ def test_a_part_in_the_place_of_another_is_refused(tmp_path):
             load_partition(path, part)
 
 
-def test_parts_must_be_there_and_whole(tmp_path):
+def test_missing_and_incomplete_parts_are_refused(tmp_path):
     path = parts_of(plain_graph(), tmp_path / "a")
     for load in (load_partition, load_partition_feats, load_partition_book):
         for part in ("0", None, 1.0, True):
@@ -188,7 +188,7 @@ def test_parts_must_be_there_and_whole(tmp_path):
         read_partitions(path)
 
 
-def test_parts_without_the_edges_between_them_are_no_whole_graph(tmp_path):
+def test_parts_without_edges_between_them_are_refused(tmp_path):
     graph = plain_graph()
     path = parts_of(graph, tmp_path / "cut", num_hops=0)
     owners = some_owners(graph, 2)["node"]
@@ -211,7 +211,7 @@ def test_parts_without_the_edges_between_them_are_no_whole_graph(tmp_path):
     assert read_partitions(tmp_path / "apart/g.json")[0].fingerprint() == apart.fingerprint()
 
 
-def test_what_is_no_json_file_of_parts_is_said_with_what_to_give(tmp_path):
+def test_error_for_a_wrong_path_asks_for_the_json_file(tmp_path):
     with pytest.raises(FormatError, match=r"none\.json is missing; give the JSON file that partition_graph wrote"):
         read_partitions(tmp_path / "none.json")
     with pytest.raises(FormatError, match=r"the folder .*nowhere is missing; give the JSON"):

@@ -56,7 +56,7 @@ def test_uneven_shares_are_the_parts_own(books, per_part):
         assert joined(found[part * per_part : (part + 1) * per_part]) == own[mask[own]].tolist()
 
 
-def test_shares_go_to_the_trainers_that_nodes_are_near_to(books):
+def test_shares_follow_the_locality_of_nodes(books):
     mask = np.ones(17, bool)
     owners = np.concatenate([np.full(len(b.partid2nids(p, "a")), p) for p, b in enumerate(books)])
     trainers = owners * 2 + np.arange(17) % 2

@@ -56,7 +56,7 @@ def told(report) -> str:
     [(plain_graph(), 1, 1), (plain_graph(), 2, 1 << 22), (typed_graph(), 0, 1), (typed_graph(), 1, 1 << 22)],
     ids=["plain, one hop", "plain, two hops", "typed, no hop", "typed, one hop"],
 )
-def test_what_is_right_is_found_right(tmp_path, monkeypatch, graph, num_hops, max_edges):
+def test_correct_parts_verify(tmp_path, monkeypatch, graph, num_hops, max_edges):
     monkeypatch.setattr(verifying_data, "block_rows", lambda _: 5)
     owners = some_owners(graph, NUM_PARTS)
     (tmp_path / "owners").mkdir()
@@ -131,7 +131,7 @@ def without_edge(graph, place):
     )
 
 
-def test_an_edge_that_is_gone(whole, parts):
+def test_a_missing_edge_is_found(whole, parts):
     path = parts / "part1/graph.dgl"
     graph = read_graph_file(path)
     place = 2
@@ -184,7 +184,7 @@ def changed(name, place, value):
         (changed("ndata._TYPE", 0, 2), {"halo"}, "_TYPE of a node is wrong"),
     ],
 )
-def test_graphs_that_say_something_else(whole, parts, change, kinds, text):
+def test_parts_of_a_different_graph_are_found(whole, parts, change, kinds, text):
     change_graph(parts / "part0/graph.dgl", change)
     report = verify(whole, parts)
     assert text in told(report) and kinds <= set(report.kinds), told(report)
@@ -207,7 +207,7 @@ def test_nodes_with_other_keys_and_other_owners(whole, parts, tmp_path):
     assert "ownership" in report.kinds or "edges" in report.kinds
 
 
-def test_data_that_are_missing_of_another_kind_or_too_many(whole, parts):
+def test_missing_extra_and_mistyped_data_are_found(whole, parts):
     path = parts / "part0/node_feat.dgl"
     arrays = read_tensor_file(path)
     arrays["a/x"] = arrays["a/x"][:, :2]
@@ -264,7 +264,7 @@ def test_files_as_dgls_own_scripts_leave_them(whole, parts):
     assert "part0/orig_eids.dgl is missing: the keys of" in report.checks["ownership"].skipped[0]
 
 
-def test_types_of_one_side_alone_and_files_that_are_not_there(whole, parts, capsys):
+def test_unmatched_types_and_missing_files_are_found(whole, parts, capsys):
     graph = replace(whole[1], edges={t: table for t, table in whole[1].edges.items() if t != LIKES})
     report = verify_part_files(parts / "g.json", against=graph, owners=whole[0] / "owners")
     assert told(report) == "a:to:b: is a type of the parts only"

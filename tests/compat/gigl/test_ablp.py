@@ -245,7 +245,7 @@ def test_pagerank_without_types(connect: Connect, ring: Path) -> None:
         loader.shutdown()
 
 
-def test_a_loader_goes_on_where_another_was(connect: Connect, shop: Path) -> None:
+def test_a_loader_resumes_the_state_of_another(connect: Connect, shop: Path) -> None:
     dataset = connect(shop, 2)
     given = dataset.fetch_ablp_input("train", None, None, "user", BUYS)
     one, other = (make(dataset, given, shuffle=True, rng_seed=3) for _ in range(2))
@@ -290,7 +290,7 @@ def test_both_forms_of_labels(connect: Connect, shop: Path) -> None:
         as_rows.shutdown()
 
 
-def test_negatives_are_absent_where_none_are_given(connect: Connect, shop: Path) -> None:
+def test_batches_without_given_negatives_have_no_negatives(connect: Connect, shop: Path) -> None:
     dataset = connect(shop, 2)
     loader = make(dataset, dataset.fetch_ablp_input("train", None, None, "user", LIKES), batch_size=20)
     (data,) = loader
@@ -304,7 +304,7 @@ def message_edges(data: HeteroData, edge_type: tuple[str, str, str]) -> set[tupl
     return set(zip(data[edge_type[0]].node[src].tolist(), data[edge_type[2]].node[dst].tolist(), strict=True))
 
 
-def test_edges_to_labels_are_followed_where_that_is_wanted(connect: Connect, shop: Path) -> None:
+def test_label_edges_are_followed_if_requested(connect: Connect, shop: Path) -> None:
     dataset = connect(shop, 2)
     given = dataset.fetch_ablp_input("train", None, None, "user", BUYS)
     for excluded in (True, False):
@@ -396,7 +396,7 @@ def test_a_labeled_homogeneous_graph(connect: Connect, tmp_path: Path) -> None:
     loader.shutdown()
 
 
-def test_a_dataset_whose_edges_are_turned_round(connect: Connect, tmp_path: Path) -> None:
+def test_a_dataset_with_reversed_edges(connect: Connect, tmp_path: Path) -> None:
     """Anchors are destinations, as where GiGL follows edges inwards; labels have the outward type."""
     turned = ("item", "buys", "user")
     graph = graph_from_arrays(
@@ -414,7 +414,7 @@ def test_a_dataset_whose_edges_are_turned_round(connect: Connect, tmp_path: Path
     loader.shutdown()
 
 
-def test_labels_of_ones_own_need_no_direction_of_the_dataset(connect: Connect, tmp_path: Path) -> None:
+def test_given_labels_need_no_direction_of_the_dataset(connect: Connect, tmp_path: Path) -> None:
     wants = ("user", "wants", "item")
     graph = graph_from_arrays(
         {t: EDGES[t] for t in (BUYS, BOUGHT_BY)}, num_nodes={"user": NUM_USERS, "item": NUM_ITEMS}, splits=SPLITS
@@ -443,7 +443,7 @@ def test_a_rank_without_anchors_has_no_batches(connect: Connect, shop: Path) -> 
     loader.shutdown()
 
 
-def test_what_a_loader_refuses(connect: Connect, shop: Path) -> None:
+def test_bad_loader_arguments_are_refused(connect: Connect, shop: Path) -> None:
     dataset = connect(shop, 2)
     given = dataset.fetch_ablp_input("train", None, None, "user", BUYS)
     likes = dataset.fetch_ablp_input("train", None, None, "user", LIKES)
@@ -490,7 +490,7 @@ def test_a_batch_without_positive_labels_has_empty_ones(connect: Connect, shop: 
     loader.shutdown()
 
 
-def test_what_a_dataset_refuses(connect: Connect, shop: Path, ring: Path) -> None:
+def test_bad_dataset_arguments_are_refused(connect: Connect, shop: Path, ring: Path) -> None:
     dataset = connect(shop, 2)
 
     def refused(message: str, *arguments: Any, **options: Any) -> None:

@@ -68,7 +68,7 @@ def read_epoch(backend: SharedDistSamplingBackend, channel: QueueChannel, num_ba
     return found
 
 
-def test_every_seed_comes_once_per_epoch_and_batches_are_right(backend: SharedDistSamplingBackend) -> None:
+def test_each_epoch_has_every_seed_once_in_correct_batches(backend: SharedDistSamplingBackend) -> None:
     backend.init_backend()  # a second call does nothing
     channel = QueueChannel(3)
     backend.register_input(5, "rank 0", NodeSamplerInput(torch.arange(NUM_NODES)), CONFIG, channel)
@@ -85,7 +85,7 @@ def test_every_seed_comes_once_per_epoch_and_batches_are_right(backend: SharedDi
     assert backend.is_channel_epoch_done(5, 0) and not backend.is_channel_epoch_done(5, 2)
 
 
-def test_errors_are_those_of_the_page(dataset: DistDataset) -> None:
+def test_errors_match_the_documentation(dataset: DistDataset) -> None:
     backend, given = new_backend(dataset), NodeSamplerInput([1, 2])
     with pytest.raises(RuntimeError, match="call init_backend first"):
         backend.register_input(1, "a", given, CONFIG, QueueChannel())
@@ -117,7 +117,7 @@ def test_a_part_of_a_dataset_alone_needs_its_servers(folder: Path) -> None:
     part.close()
 
 
-def test_a_consumer_that_does_not_read_holds_up_no_other(backend: SharedDistSamplingBackend) -> None:
+def test_a_stalled_consumer_does_not_block_others(backend: SharedDistSamplingBackend) -> None:
     parked, read = QueueChannel(1), QueueChannel(2)
     for channel_id, channel in ((1, parked), (2, read)):
         backend.register_input(channel_id, f"{channel_id}", NodeSamplerInput(torch.arange(NUM_NODES)), CONFIG, channel)
@@ -127,7 +127,7 @@ def test_a_consumer_that_does_not_read_holds_up_no_other(backend: SharedDistSamp
     assert len(read_epoch(backend, parked, NUM_NODES // 4)) == NUM_NODES // 4
 
 
-def test_a_channel_that_is_given_up_in_the_middle_leaves_no_thread(backend: SharedDistSamplingBackend) -> None:
+def test_a_channel_abandoned_mid_epoch_leaves_no_thread(backend: SharedDistSamplingBackend) -> None:
     channel = QueueChannel(1)
     backend.register_input(1, "a", NodeSamplerInput(torch.arange(NUM_NODES)), CONFIG, channel)
     backend.start_new_epoch_sampling(1, 0)
@@ -168,7 +168,7 @@ def test_a_call_that_waits_ends_with_its_epoch_or_in_time(backend: SharedDistSam
     assert [m["batch"].tolist() for m in read_epoch(backend, channel, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_no_batch_is_made_ahead_where_as_many_bytes_wait(backend: SharedDistSamplingBackend) -> None:
+def test_no_batch_is_sampled_ahead_of_a_full_byte_buffer(backend: SharedDistSamplingBackend) -> None:
     narrow, wide = QueueChannel(20, max_bytes=1), QueueChannel(20)
     for channel_id, channel in ((1, narrow), (2, wide)):
         backend.register_input(channel_id, f"{channel_id}", NodeSamplerInput(torch.arange(32)), CONFIG, channel)
@@ -180,7 +180,7 @@ def test_no_batch_is_made_ahead_where_as_many_bytes_wait(backend: SharedDistSamp
 
 
 @pytest.mark.parametrize(("maker", "error"), [(lambda _: None, "NoneType"), (lambda _: [][1], "IndexError")])
-def test_what_fails_is_told_in_every_message(
+def test_a_sampling_error_is_in_every_message(
     backend: SharedDistSamplingBackend, monkeypatch, maker: Callable[[Any], Any], error: str
 ) -> None:
     channel = QueueChannel(20)
@@ -191,7 +191,7 @@ def test_what_fails_is_told_in_every_message(
         assert error in bytes(message[SAMPLING_ERROR].tolist()).decode()
 
 
-def test_what_messages_have_of_nodes_and_edges(dataset: DistDataset) -> None:
+def test_messages_have_the_configured_columns(dataset: DistDataset) -> None:
     always = {"#IS_HETERO", "node", "y", "batch", "batch_size", "edge_index", "num_sampled_nodes", "num_sampled_edges"}
     for has_features, has_edges, more in (
         (False, False, set()), (False, True, {"edge"}), (True, False, {"x"}), (True, True, {"x", "edge", "edge_attr"}),

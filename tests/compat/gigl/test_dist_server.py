@@ -156,7 +156,7 @@ def test_node_ids_by_split_and_slice(server: DistServer) -> None:
         server.get_node_ids(FetchNodesRequest(node_type="node"))
 
 
-def test_ranks_that_ask_together_have_keys_read_once(server: DistServer, monkeypatch) -> None:
+def test_concurrent_ranks_share_one_read_of_keys(server: DistServer, monkeypatch) -> None:
     reads: list[int] = []
     real, together = dist_dataset._keys_of, threading.Barrier(4)
 
@@ -196,7 +196,7 @@ class KeysOnly:
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_edges_are_read_from_the_parts_that_own_them(tmp_path: Path, edge_dir: str) -> None:
     folder = write_ring(tmp_path / "ring", 3)
-    for step in (3, 4):  # edges of nodes that are there, and of one that is new
+    for step in (3, 4):  # edges of known nodes, and of a new one
         new = np.array([7, NUM_NODES, 7]), np.array([7 + step, 7, NUM_NODES])
         features = {"edge_attr": np.stack(new, axis=1).astype(np.float32)}
         nodes = {"x": np.full((1, 8), NUM_NODES, np.float32), "y": np.zeros(1, np.int64)} if step == 3 else None
@@ -227,7 +227,7 @@ def test_edges_are_read_from_the_parts_that_own_them(tmp_path: Path, edge_dir: s
 
 
 @pytest.mark.parametrize(("key", "message"), [(0, "key 5, and 0 more, are in no part"), (80, "keys are 0..79")])
-def test_a_damaged_column_of_edge_keys_is_told(tmp_path: Path, key: int, message: str) -> None:
+def test_a_damaged_edge_key_column_is_reported(tmp_path: Path, key: int, message: str) -> None:
     folder = write_ring(tmp_path / "ring", 1)
     (path,) = folder.glob("part-00000/edge/*/in/key.npy")
     keys = np.load(path)
@@ -239,7 +239,7 @@ def test_a_damaged_column_of_edge_keys_is_told(tmp_path: Path, key: int, message
     dataset.close()
 
 
-def test_a_large_answer_is_not_kept_and_holds_up_no_other(server: DistServer, monkeypatch) -> None:
+def test_a_large_answer_is_not_cached_and_blocks_no_other(server: DistServer, monkeypatch) -> None:
     train = FetchNodesRequest("train")
     monkeypatch.setattr(dist_dataset, "KEPT_BYTES", 8 * (NUM_NODES // 2))
     server.get_node_ids(train)
@@ -310,7 +310,7 @@ def test_a_fetch_ends_with_its_epoch_or_its_channel(server: DistServer, monkeypa
     assert seeds_of(read_epoch(server, channel)) == ([] if is_destroyed else list(range(NUM_NODES)))
 
 
-def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> None:
+def test_client_requests_are_bounded(server: DistServer, monkeypatch) -> None:
     backend = init(server)
     for wanted, given in ((10**9, OPTIONS.buffer_capacity), (0, 1), (-1, 1)):
         request = RegisterBackendRequest(backend, f"{wanted}", NodeSamplerInput([1]), CONFIG, wanted, "1MB")
@@ -331,7 +331,7 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
     assert init(server) == backend
 
 
-def test_as_many_batches_are_made_ahead_as_a_queue_takes(server: DistServer) -> None:
+def test_prefetch_depth_equals_the_queue_capacity(server: DistServer) -> None:
     options = RemoteDistSamplingWorkerOptions(num_workers=2, worker_concurrency=16)
     config = replace(CONFIG, batch_size=1)
     backend = server.init_sampling_backend(
@@ -357,7 +357,7 @@ def pass_a_lease(server: DistServer) -> None:
         state.used_at -= dist_server.LEASE_S + 1.0
 
 
-def test_channels_of_clients_that_are_gone_are_given_up(server: DistServer, caplog) -> None:
+def test_channels_of_lost_clients_are_destroyed(server: DistServer, caplog) -> None:
     channels = []
     for rank, name in enumerate(("gone", "idle", "busy")):
         with client(name):
@@ -388,7 +388,7 @@ def test_channels_of_clients_that_are_gone_are_given_up(server: DistServer, capl
     assert server.left == [] and not server._backends
 
 
-def test_a_backend_without_channels_lives_as_long_as_those_that_asked_for_it(server: DistServer) -> None:
+def test_a_backend_lives_as_long_as_its_requesters(server: DistServer) -> None:
     own = init(server, "own")
     with client("maker"):
         backend = init(server)
@@ -415,7 +415,7 @@ def test_a_backend_without_channels_lives_as_long_as_those_that_asked_for_it(ser
         register(server, again, [1])
 
 
-def test_numbers_that_no_client_was_given_are_unknown(server: DistServer) -> None:
+def test_unissued_channel_numbers_are_unknown(server: DistServer) -> None:
     backends = [init(server, f"loader_{number}") for number in range(3)]
     channel = register(server, backends[0], [1])
     with pytest.raises(IndexError):
@@ -449,7 +449,7 @@ def test_callers_of_one_key_get_one_backend(server: DistServer, monkeypatch, fai
     assert seeds_of(read_epoch(server, channel)) == [1]
 
 
-def test_shutdown_warns_of_what_is_left(server: DistServer, caplog) -> None:
+def test_shutdown_warns_of_open_loaders(server: DistServer, caplog) -> None:
     register(server, init(server), [1])
     assert server.left
     server.shutdown()

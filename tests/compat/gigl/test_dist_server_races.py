@@ -59,7 +59,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Backend:
-    """What clients know of a backend."""
+    """Backend facts that clients know."""
 
     backend_id: int
     key: int

@@ -164,7 +164,7 @@ def test_only_a_server_waits_for_its_end() -> None:
 # --- Meeting ----------------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_for_a_missing_server_is_told_which(folder: Path) -> None:
+def test_timeout_names_the_missing_server(folder: Path) -> None:
     meeting = meeting_at(free_port(), SOON_S)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(Session, replace(meeting, timeout_s=SOON_S / 2), 0, 1)
@@ -175,7 +175,7 @@ def test_who_waits_for_a_missing_server_is_told_which(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["server", "client"])
-def test_who_finds_no_server_0_is_told_where_it_should_be(folder: Path, role: str) -> None:
+def test_error_names_the_address_of_a_missing_server_0(folder: Path, role: str) -> None:
     meeting = meeting_at(free_port(), SOON_S)
     with pytest.raises((StoreTimeout, StoreUnavailable), match=f"127.0.0.1:{meeting.master_port}"):
         start(folder, 1, meeting) if role == "server" else Session(meeting, 0, 1)
@@ -199,7 +199,7 @@ def test_servers_that_disagree_are_refused() -> None:
     assert join(0, location="tcp://a:1", num_servers=1)["locations"] == ["tcp://a:1"]
 
 
-def test_a_client_that_ends_while_it_leaves_does_not_tell_servers() -> None:
+def test_a_client_lost_while_leaving_does_not_stop_servers() -> None:
     kept = roster.Roster(1, 2)
     for rank in range(2):
         told(kept, "join", "client", rank)
@@ -212,12 +212,12 @@ def test_a_client_that_ends_while_it_leaves_does_not_tell_servers() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"role": "owner"}, {"rank": -1}, {"rank": "0"}, {"rank": 1 << 40}, {"num_clients": 10**12}, {"name": 1}]
 )
-def test_a_roster_refuses_what_no_member_says(wrong: dict[str, Any]) -> None:
+def test_a_roster_refuses_invalid_messages(wrong: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match=f"header field '{next(iter(wrong))}'"):
         told(roster.Roster(1), "leave", **({"role": "client", "rank": 0, "num_clients": 1} | wrong))
 
 
-def test_a_server_can_be_asked_before_it_knows_the_others(folder: Path) -> None:
+def test_a_server_answers_before_it_knows_its_peers(folder: Path) -> None:
     meeting = meeting_at(free_port())
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(start, folder, 0, meeting)
@@ -249,7 +249,7 @@ def leave_all(sessions: list[Session]) -> None:
             one.result(WAIT_S)
 
 
-def test_the_last_client_that_leaves_lets_one_tell_all_servers(folder: Path) -> None:
+def test_servers_end_when_the_last_client_leaves(folder: Path) -> None:
     with serving(folder, 2) as served:
         sessions = [served.session(rank, 3) for rank in range(3)]
         with ThreadPoolExecutor(2) as pool:
@@ -265,7 +265,7 @@ def test_the_last_client_that_leaves_lets_one_tell_all_servers(folder: Path) -> 
 
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("gone", [0, 1])
-def test_nobody_waits_for_a_client_that_is_gone(folder: Path, gone: int) -> None:
+def test_lost_clients_are_not_waited_for(folder: Path, gone: int) -> None:
     with serving(folder, 2) as served:
         sessions = [served.session(rank, 2) for rank in range(2)]
         sessions[gone].close()
@@ -283,7 +283,7 @@ def test_a_client_that_stays_is_waited_for_and_then_named(folder: Path) -> None:
         assert all(server._exit.is_set() for server in served.servers)
 
 
-def test_a_client_that_has_not_come_yet_is_waited_for(folder: Path) -> None:
+def test_clients_that_have_not_joined_are_waited_for(folder: Path) -> None:
     with serving(folder, 2) as served, ThreadPoolExecutor(1) as pool:
         leaving = pool.submit(served.session(0, 2).leave)
         assert not any(server._exit.wait(SOON_S / 4) for server in served.servers)
@@ -293,7 +293,7 @@ def test_a_client_that_has_not_come_yet_is_waited_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [[0], [1], [2, 1]])
-def test_clients_that_never_come_count_as_gone_at_the_first_deadline(folder: Path, ranks: list[int]) -> None:
+def test_absent_clients_count_as_gone_after_the_first_deadline(folder: Path, ranks: list[int]) -> None:
     with serving(folder, 2) as served, ThreadPoolExecutor(2) as pool:
         first, *others = [served.session(rank, 3) for rank in ranks]
         waiting = [pool.submit(session.leave) for session in others]
@@ -372,7 +372,7 @@ def test_a_process_has_one_server_of_the_dataset_s_rank(folder: Path) -> None:
         get_server()
 
 
-def test_a_server_whose_address_is_taken_says_so(folder: Path) -> None:
+def test_error_names_an_address_in_use(folder: Path) -> None:
     with own_server(folder) as (_, meeting):
         server, dist_server._SERVER = dist_server._SERVER, None
         try:
@@ -400,7 +400,7 @@ def test_a_server_ends_when_all_clients_that_are_counted_are_gone(folder: Path) 
 
 
 @pytest.mark.usefixtures("briefly")
-def test_a_server_whose_clients_come_and_go_waits_for_the_next(folder: Path) -> None:
+def test_a_dynamic_server_keeps_running_between_clients(folder: Path) -> None:
     with own_server(folder, num_clients=2, is_dynamic=True) as (server, meeting):
         Session(meeting, 0, 0).close()
         threading.Event().wait(2 * SOON_S)
@@ -424,7 +424,7 @@ def test_a_server_ends_when_server_0_is_gone(folder: Path, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("briefly")
-def test_a_server_ends_when_the_process_that_started_it_has(folder: Path, monkeypatch) -> None:
+def test_a_server_ends_with_its_parent_process(folder: Path, monkeypatch) -> None:
     class Ended:
         def is_alive(self) -> bool:
             return False
@@ -508,7 +508,7 @@ def test_compute_ranks_wait_for_each_other_until_a_deadline(folder: Path, tmp_pa
         assert dist_client._SESSION is None and not torch.distributed.is_initialized()
 
 
-def test_a_message_that_does_not_come_in_time_is_an_error_that_names_servers(monkeypatch) -> None:
+def test_a_message_timeout_names_the_servers(monkeypatch) -> None:
     class Silent:
         def submit(self, *_: Any) -> Future[Any]:
             return Future()
@@ -541,9 +541,7 @@ def test_a_storage_dataset_needs_to_know_its_rank(folder: Path) -> None:
             build_storage_dataset(folder, "in", **options)
 
 
-def test_the_process_of_a_session_has_what_run_storage_server_is_given(
-    folder: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_run_storage_server_passes_its_arguments_to_the_process(folder: Path, tmp_path: Path, monkeypatch) -> None:
     found: list[tuple[SamplingLimits, int | None]] = []
 
     def wait() -> None:

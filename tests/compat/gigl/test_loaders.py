@@ -166,7 +166,7 @@ def test_a_typed_batch(connect: Connect, typed: Path) -> None:
     loader.shutdown()
 
 
-def test_edges_that_were_followed_forwards_lead_to_seeds(connect: Connect, typed: Path, rings) -> None:
+def test_forward_sampled_edges_point_to_seeds(connect: Connect, typed: Path, rings) -> None:
     dataset = connect(rings["hash"], 2, "out")
     loader = DistNeighborLoader(dataset, [2], dataset.fetch_node_ids(), batch_size=8)
     for data in loader:
@@ -210,7 +210,7 @@ def test_facts(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
         dataset.fetch_node_ids(split="all")  # type: ignore[arg-type]
 
 
-def test_what_a_loader_refuses(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
+def test_bad_loader_arguments_are_refused(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
     dataset = connect(rings["hash"], 2)
     ids = dataset.fetch_node_ids()
 
@@ -319,7 +319,7 @@ def refused_soon(error: type[Exception], message: str) -> Iterator[None]:
     assert time.monotonic() - started < SOON_S
 
 
-def test_servers_are_asked_by_name(connect: Connect, rings: dict[str, Path]) -> None:
+def test_request_server_takes_methods_and_their_names(connect: Connect, rings: dict[str, Path]) -> None:
     connect(rings["hash"], 2)
     assert request_server(1, DistServer.get_dataset_meta) == (2, 1, None, None)
     assert request_server(1, "get_edge_dir") == "in"
@@ -332,7 +332,7 @@ def test_servers_are_asked_by_name(connect: Connect, rings: dict[str, Path]) -> 
         async_request_server(1, DistServer.shutdown).wait()
 
 
-def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Path]) -> None:
+def test_errors_are_raised_within_their_deadline(connect: Connect, rings: dict[str, Path]) -> None:
     dataset = connect(rings["hash"], 2)
     server = Asked(0)
     with refused_soon(KeyError, "backend 5 does not exist; call init_sampling_backend"):
@@ -367,7 +367,7 @@ def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Pa
         init_compute_process(0, cluster(2))
 
 
-def test_wrong_arguments_of_methods_are_told(connect: Connect, rings: dict[str, Path]) -> None:
+def test_wrong_method_arguments_are_refused(connect: Connect, rings: dict[str, Path]) -> None:
     connect(rings["hash"], 1)
     for method in ("get_node_ids", "get_ablp_input", "init_sampling_backend", "register_sampling_input"):
         with pytest.raises(ValueError, match=r"(request|opts) is 'train'; give \w+Request"):
@@ -407,7 +407,7 @@ def test_a_split_is_the_input_of_a_channel(connect: Connect, rings: dict[str, Pa
         Asked(0).register_sampling_input(given)
 
 
-def test_who_joins_while_a_server_is_missing_is_told_which(rings: dict[str, Path], tmp_path, monkeypatch) -> None:
+def test_join_timeout_names_the_missing_server(rings: dict[str, Path], tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("RANK", "0")
     ready = tmp_path / "ready"
     ready.write_text("ready")
@@ -423,7 +423,7 @@ def test_who_joins_while_a_server_is_missing_is_told_which(rings: dict[str, Path
     assert dist_client._SESSION is None and not torch.distributed.is_initialized()
 
 
-def test_a_loader_that_is_read_after_its_process_left_says_so(connect: Connect, rings: dict[str, Path]) -> None:
+def test_reading_a_loader_after_shutdown_raises_an_error(connect: Connect, rings: dict[str, Path]) -> None:
     """The loader does not wait for servers that were told to end."""
     dataset = connect(rings["hash"], 2)
     loader = DistNeighborLoader(dataset, [2], dataset.fetch_node_ids(), batch_size=1)

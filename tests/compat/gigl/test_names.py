@@ -67,7 +67,7 @@ def test_records_have_their_fields_in_order(record: type) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED[:-1])
-def test_a_name_that_is_not_here_says_what_to_use(name: str) -> None:
+def test_error_for_a_missing_name_names_the_replacement(name: str) -> None:
     with pytest.raises(ImportError, match=rf"{name} is not available: .*describe_channel"):
         exec(f"from {producer.__name__} import {name}")
     with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):

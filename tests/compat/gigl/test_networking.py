@@ -130,7 +130,7 @@ def test_records_have_their_fields_in_order_and_are_frozen():
 
 
 @pytest.mark.parametrize("rank", ["-1", "5", "two", None])
-def test_a_rank_that_is_no_machine_is_refused(monkeypatch, rank):
+def test_a_rank_without_a_machine_is_refused(monkeypatch, rank):
     monkeypatch.delenv("RANK", raising=False)
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
@@ -172,7 +172,7 @@ def test_all_variables_are_needed_if_one_is_set(monkeypatch, kept):
         (COUNTS[1], "1", "has 5 ranks; wanted one for each of 3 compute and 1 storage"),
     ],
 )
-def test_wrong_variables_are_refused_before_anybody_is_asked(monkeypatch, name, value, message):
+def test_wrong_variables_are_refused_before_any_request(monkeypatch, name, value, message):
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
         utils.get_graph_store_info()
@@ -187,7 +187,7 @@ def test_wrong_variables_are_refused_before_anybody_is_asked(monkeypatch, name, 
         lambda: utils.get_free_ports_from_master_node(1),
     ],
 )
-def test_without_a_process_group_there_is_nobody_to_ask(ask):
+def test_without_a_process_group_lookups_are_refused(ask):
     with pytest.raises(ValueError, match="there is no process group"):
         ask()
 
@@ -207,7 +207,7 @@ def test_free_ports_are_different_and_free():
         utils.get_free_ports(0)
 
 
-def test_a_readiness_file_that_never_comes_is_a_timeout(tmp_path: Path, caplog):
+def test_a_missing_readiness_file_times_out(tmp_path: Path, caplog):
     caplog.set_level("INFO")
     with pytest.raises(TimeoutError, match=r"ready did not exist within 0.03 s; check that servers started"):
         utils.wait_for_readiness_signal(tmp_path / "ready", timeout=0.03, poll_interval=0.001, log_every_n_attempts=5)
@@ -223,7 +223,7 @@ def test_a_readiness_file_is_no_uri(act):
         act("gs://bucket/ready")
 
 
-def test_devices_groups_and_what_does_nothing(monkeypatch):
+def test_devices_group_names_and_functions_without_effect(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert utils.get_available_device(3) == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

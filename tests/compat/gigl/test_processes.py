@@ -47,7 +47,9 @@ def check_training(world: World, num_ranks: int) -> None:
         pytest.param("typed", 3, 1, marks=pytest.mark.soak),
     ],
 )
-def test_every_seed_comes_once_and_all_end_well(tmp_path: Path, kind: str, num_compute: int, processes: int) -> None:
+def test_every_seed_is_delivered_once_and_all_processes_exit_cleanly(
+    tmp_path: Path, kind: str, num_compute: int, processes: int
+) -> None:
     folder = write_ring(tmp_path / "ring", 3, kind=kind)
     with running(folder, num_compute=num_compute, processes=processes) as world:
         check_training(world, num_compute * processes)
@@ -72,7 +74,7 @@ def consuming(folder: Path, timeout: int = 60) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
-def test_a_client_that_is_killed_holds_up_nobody(folder: Path, killed: int) -> None:
+def test_a_killed_client_blocks_no_other_process(folder: Path, killed: int) -> None:
     with consuming(folder) as world:
         other = 1 - killed
         world.ranks[killed].kill()
@@ -87,7 +89,7 @@ def test_a_client_that_is_killed_holds_up_nobody(folder: Path, killed: int) -> N
 
 
 @pytest.mark.slow
-def test_channels_of_a_client_that_is_killed_go_and_those_of_an_idle_one_stay(folder: Path) -> None:
+def test_only_channels_of_killed_clients_are_destroyed(folder: Path) -> None:
     with running(folder, num_compute=2, work="keep") as world:
         for rank in range(2):
             assert world.hear(rank) == {"has_begun": True}
@@ -104,7 +106,7 @@ def test_channels_of_a_client_that_is_killed_go_and_those_of_an_idle_one_stay(fo
 
 
 @pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
-def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, killed: int) -> None:
+def test_error_names_a_killed_server_and_the_other_server_ends(folder: Path, killed: int) -> None:
     with consuming(folder, timeout=4) as world:
         world.kill_server(killed)
         assert world.ends(world.storage[killed]) != 0

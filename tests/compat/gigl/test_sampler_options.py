@@ -52,7 +52,7 @@ def test_wrong_options_are_refused_when_they_are_made(given, message):
         PPRSamplerOptions(**given)
 
 
-def test_options_of_a_loader_are_what_was_given_or_hops():
+def test_sampler_options_default_to_hops():
     assert resolve_sampler_options([3, 2], None) == KHopNeighborSamplerOptions([3, 2])
     for options in (KHopNeighborSamplerOptions({RATES: [3]}), PPRSamplerOptions()):
         assert resolve_sampler_options({RATES: [3]}, options) is options

@@ -29,7 +29,7 @@ def test_fan_outs_are_read_from_literals():
         "{[1]: [1]}", "[1," * MAX_TEXT, None, [10, 5], "\0",
     ],
 )  # fmt: skip
-def test_what_is_no_fan_out_is_refused(text):
+def test_invalid_fan_outs_are_refused(text):
     with pytest.raises(ValueError, match="the fan-out is"):
         parse_fanout(text)
 

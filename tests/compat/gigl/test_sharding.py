@@ -23,7 +23,7 @@ from hopstream.errors import SettingsError
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=9),
     num_ranks=st.integers(1, 40),
 )
-def test_every_row_goes_to_one_rank_in_order(sizes: list[int], num_ranks: int):
+def test_every_row_is_assigned_to_one_rank_in_order(sizes: list[int], num_ranks: int):
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     taken = []
     for rank in range(num_ranks):

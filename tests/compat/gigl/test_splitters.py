@@ -62,7 +62,7 @@ def test_splits_are_disjoint_and_meet_their_shares(rng: np.random.Generator):
     assert places == [sorted(each) for each in places]
 
 
-def test_ranks_agree_whatever_nodes_they_have():
+def test_ranks_agree_for_any_nodes():
     splitter = DistNodeSplitter(0.3, 0.3)
     whole = sets(splitter(torch.arange(1000)))
     for piece in (torch.arange(500), torch.arange(500, 1000), torch.tensor([7]), torch.tensor([], dtype=torch.int64)):
@@ -121,12 +121,12 @@ def test_only_edges_that_hold_labels_have_anchors():
 
 @pytest.mark.parametrize("splitter", [DistNodeSplitter, lambda *shares: DistNodeAnchorLinkSplitter("in", *shares)])
 @pytest.mark.parametrize("shares", [(-0.1, 0.1), (0.1, -0.1), (0.5, 0.5), (0.9, 0.2), (3, 0.1), (0.1, 1.5)])
-def test_shares_that_leave_nothing_are_refused(splitter, shares):
+def test_invalid_shares_are_refused(splitter, shares):
     with pytest.raises(ValueError, match=r"val|test"):
         splitter(*shares)
 
 
-def test_what_is_no_direction_no_edges_and_no_ids_is_refused():
+def test_invalid_directions_edges_and_ids_are_refused():
     with pytest.raises(ValueError, match="sampling_direction is 'both'"):
         DistNodeAnchorLinkSplitter("both")
     with pytest.raises(ValueError, match=r"edge_index is torch.int64\[3, 2\]; wanted int64\[2, n\]"):

@@ -67,7 +67,7 @@ def test_machines_prepare_tables_once(tmp_path: Path, rng: np.random.Generator, 
     assert built(source, 3)[0] != first[0] and len(calls) == 3
 
 
-def test_the_caller_says_where_and_how(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_the_caller_chooses_place_and_settings(tmp_path: Path, rng: np.random.Generator) -> None:
     tables = write_tables(tmp_path / "tables", rng) / "metadata.json"
     settings = PartitionSettings(num_parts=2, method="hash", direction="both", neighbor_keys=True)
     (folder, same) = built(tables, 2, prepared=tmp_path / "kept" / "here", settings=settings)
@@ -76,7 +76,7 @@ def test_the_caller_says_where_and_how(tmp_path: Path, rng: np.random.Generator)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "tables"]
 
 
-def test_what_cannot_be_prepared_is_told(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_unusable_input_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     def build(source: Path, **options: Any) -> None:
         build_storage_dataset(source, "in", rank=0, world_size=1, work=WORK, **options)
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_prepared_is_told(tmp_path: Path, rng: np.random.Generato
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
 
 
-def test_a_failed_preparation_is_told_at_once(
+def test_a_failed_preparation_raises_immediately(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables, calls = write_tables(tmp_path / "tables", rng), []
@@ -141,7 +141,7 @@ def test_only_the_same_tables_are_waited_for(
         ("direction is 'out'; ", {"settings": PartitionSettings(num_parts=2, direction="out")}),
     ],
 )
-def test_wrong_settings_are_told_before_tables_are_prepared(
+def test_wrong_settings_are_refused_before_tables_are_prepared(
     told: str, options: dict[str, Any], tmp_path: Path, rng: np.random.Generator, calls: list[Any]
 ) -> None:
     given = {"sample_edge_direction": "in", "rank": 0, "world_size": 2, "work": WORK, **options}

@@ -116,7 +116,7 @@ def test_processes_with_tls_and_token_trust_the_roots_of_the_system(folder: Path
         world.check_all_well()
 
 
-def test_who_shows_or_trusts_something_else_is_told_in_time(
+def test_wrong_tokens_and_roots_are_refused_within_the_deadline(
     folder: Path, home: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -138,7 +138,9 @@ def test_who_shows_or_trusts_something_else_is_told_in_time(
             assert not torch.distributed.is_initialized()
 
 
-def test_an_address_that_others_reach_needs_tls_and_a_token(folder: Path, home: str, authority: Authority) -> None:
+def test_an_address_reachable_from_other_machines_needs_tls_and_token(
+    folder: Path, home: str, authority: Authority
+) -> None:
     identity = authority.issue(NAME)
     with_tls = ServerSecurity(certificate=identity.certificate, private_key=identity.key)
     for security in (None, ServerSecurity(token=TOKEN), with_tls):
@@ -147,7 +149,7 @@ def test_an_address_that_others_reach_needs_tls_and_a_token(folder: Path, home: 
     assert dist_server._SERVER is None
 
 
-def test_a_token_goes_over_tls_alone_where_others_could_read_it(authority: Authority) -> None:
+def test_a_token_needs_tls_on_shared_networks(authority: Authority) -> None:
     identity = authority.issue(NAME)
 
     def has_tls(address: str, **security: Any) -> bool:
@@ -164,7 +166,7 @@ def test_a_token_goes_over_tls_alone_where_others_could_read_it(authority: Autho
 # --- Bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_limits_bound_what_a_server_samples_for_loaders(
+def test_server_limits_apply_to_loaders(
     folder: Path, home: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -185,7 +187,7 @@ def test_limits_bound_what_a_server_samples_for_loaders(
         wait_and_shutdown_server()
 
 
-def test_both_doors_have_one_init_server() -> None:
+def test_both_modules_share_one_init_server() -> None:
     signatures = [inspect.signature(module.init_server) for module in (gigl_server, dist_server)]
     assert signatures[0] == signatures[1] and "limits" in signatures[0].parameters
     assert init_server.__doc__ == dist_server.init_server.__doc__ is not None

@@ -67,7 +67,7 @@ def test_values_by_type_and_back():
     assert graph.to_homogeneous(None) is None
     assert graph.to_homogeneous(3) == graph.to_homogeneous({RATES: 3}) == 3
     for several in ({}, {"user": 1, "movie": 2}):
-        with pytest.raises(ValueError, match="wanted those of one"):
+        with pytest.raises(ValueError, match="wanted the value of one type"):
             graph.to_homogeneous(several)
 
 

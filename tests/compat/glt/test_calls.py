@@ -66,7 +66,7 @@ def test_large_arrays_of_an_answer_come_in_pieces(connection: Connection, monkey
         [[0, [3]], [0, [3]]], [[0, [1 << 62]]], [[0, [1 << 20, 1 << 20]]], [[0, [1] * 33]], [[0, [True]]],
     ],
 )  # fmt: skip
-def test_announcements_that_make_no_sense_are_refused(pieces: Any) -> None:
+def test_invalid_announcements_are_refused(pieces: Any) -> None:
     with pytest.raises(FormatError, match="an answer announces"):
         AnswerReader().take(Frame({"pieces": pieces}, [np.empty(0, np.int64)]))
 
@@ -79,7 +79,7 @@ def test_announcements_that_make_no_sense_are_refused(pieces: Any) -> None:
         Frame({"piece": 0}, [np.arange(3, dtype=np.int32)]), Frame({"piece": 0}, [np.zeros((2, 1), np.int64)]),
     ],
 )  # fmt: skip
-def test_pieces_that_make_no_sense_are_refused(frame: Frame) -> None:
+def test_invalid_pieces_are_refused(frame: Frame) -> None:
     reader = AnswerReader()
     reader.take(Frame({"pieces": [[0, [2, 2]]]}, [np.empty(0, np.int64)]))
     with pytest.raises(FormatError):
@@ -100,7 +100,7 @@ def test_an_answer_that_is_too_short_or_too_long_is_refused() -> None:
         reader.take(Frame({"piece": 0}, [np.arange(1.0)]))
 
 
-def test_what_is_too_large_for_one_call_or_answer_says_so(connection: Connection, monkeypatch) -> None:
+def test_oversized_calls_and_answers_are_refused(connection: Connection, monkeypatch) -> None:
     monkeypatch.setattr(calls, "MAX_REQUEST_BYTES", 800)
     assert call(connection, 30.0, "a client", "count", np.arange(100)) == 100
     with pytest.raises(SettingsError, match=r"arguments of count have 808 bytes; one call may have 800"):

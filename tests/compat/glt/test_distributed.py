@@ -213,7 +213,7 @@ def test_subgraphs_of_the_ring_over_servers(connect, rings) -> None:
     loader.shutdown()
 
 
-def test_loaders_of_one_client_ask_once_what_the_graph_is(connect, rings) -> None:
+def test_loaders_of_one_client_fetch_the_schema_once(connect, rings) -> None:
     connect(rings["hash"])
     loaders = [make(data=None, worker_options=remote()) for make in makers_of(None)]
     schemas = [loader._source.facts.schema for loader in loaders]
@@ -246,7 +246,7 @@ def makers_of(node_type: str | None) -> list[Callable[..., Any]]:
     ]  # fmt: skip
 
 
-def test_the_same_batches_whoever_samples(connect, rings, typed) -> None:
+def test_batches_do_not_depend_on_the_sampling_process(connect, rings, typed) -> None:
     """Each kind of loader gives the same batches collocated, by threads, and on servers."""
     for folder, of in ((rings["hash"], None), (typed, "user")):
         makers = makers_of(of)
@@ -405,7 +405,7 @@ def test_weights(tmp_path: Path) -> None:
     data.close()
 
 
-def test_clients_that_are_not_counted_come_and_go(serve, rings) -> None:
+def test_uncounted_clients_may_join_and_leave(serve, rings) -> None:
     meeting, servers = serve(rings["hash"])
     for rank in (1, 2, 1, 0):
         glt.distributed.init_client(2, 9, rank, HOME, meeting.master_port, is_dynamic=True, request_timeout=WAIT_S)
@@ -421,7 +421,7 @@ def test_clients_that_are_not_counted_come_and_go(serve, rings) -> None:
         server.wait_for_exit()
 
 
-def test_servers_are_asked_by_name(connect, rings) -> None:
+def test_request_server_takes_methods_and_their_names(connect, rings) -> None:
     connect(rings["range"])
     server, ask = glt.distributed.DistServer, glt.distributed.request_server
     index = torch.tensor([3, 25])
@@ -447,7 +447,7 @@ def test_servers_are_asked_by_name(connect, rings) -> None:
         glt.distributed.DistNeighborLoader(None, [1], [0], worker_options=remote(server_rank=[0, 2]))
 
 
-def test_what_clients_and_servers_refuse(serve, rings, caplog) -> None:
+def test_bad_client_and_server_arguments_are_refused(serve, rings, caplog) -> None:
     meeting, _ = serve(rings["hash"])
     with pytest.raises(ValueError, match="num_servers is 3; 2 servers meet"):
         glt.distributed.init_client(3, 1, 0, HOME, meeting.master_port, request_timeout=WAIT_S)
@@ -477,7 +477,7 @@ def test_what_clients_and_servers_refuse(serve, rings, caplog) -> None:
     data.close()
 
 
-def test_what_loaders_refuse(rings, typed) -> None:
+def test_bad_loader_arguments_are_refused(rings, typed) -> None:
     ring, graph = open_part(rings["hash"]), open_part(typed)
 
     def refused(message: str, error: type[Exception] = ValueError, kind: str = "DistNeighborLoader", **options: Any):
@@ -511,7 +511,7 @@ def test_what_loaders_refuse(rings, typed) -> None:
     graph.close()
 
 
-def test_a_loader_goes_on_where_another_was(rings) -> None:
+def test_a_loader_resumes_the_state_of_another(rings) -> None:
     data = open_part(rings["hash"])
     one, other = (
         glt.distributed.DistNeighborLoader(data, [2], torch.arange(40), 8, shuffle=True, random_seed=3)

@@ -220,7 +220,7 @@ def owners_of(graph, rng, num_parts=3):
 
 @pytest.mark.parametrize("make", [homogeneous, typed])
 @pytest.mark.parametrize("direction", ["in", "out", "both"])
-def test_a_dataset_goes_there_and_back(make, direction, rng, tmp_path):
+def test_a_dataset_survives_a_round_trip(make, direction, rng, tmp_path):
     graph = make(rng)
     owners = owners_of(graph, rng)
     hopstream.write_parts(graph, tmp_path / "parts", owners=owners, num_parts=3, direction=direction)
@@ -241,7 +241,7 @@ def test_a_dataset_goes_there_and_back(make, direction, rng, tmp_path):
 
 
 @pytest.mark.parametrize("make", [homogeneous, typed])
-def test_what_is_written_is_what_glt_reads(make, rng, tmp_path, monkeypatch):
+def test_written_partitions_are_readable_by_glt(make, rng, tmp_path, monkeypatch):
     """GLT reads with ``pickle.load`` and ``torch.load``; features in several pickles."""
     monkeypatch.setattr(partition_files, "CHUNK_BYTES", 64)
     graph = make(rng)
@@ -364,7 +364,7 @@ def test_which_features_are_written(rng, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_what_cannot_be_written(rng, tmp_path):
+def test_unwritable_graphs_are_refused(rng, tmp_path):
     graph = homogeneous(rng)
     with pytest.raises(SettingsError, match=r"edge_assign_strategy is 'by_source'; .*by_src"):
         write_partitions(graph, tmp_path / "a", edge_assign_strategy="by_source", num_parts=2, method="random")
@@ -398,7 +398,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_nothing_that_a_file_says_is_run(protocol, tmp_path, capsys):
+def test_code_in_files_is_not_executed(protocol, tmp_path, capsys):
     write_ring(tmp_path / "ring", "hash")
     for name in ("META", "part0/node_feat/feats.pkl", "part1/edge_feat/ids.pkl", "node_pb.pt"):
         path = tmp_path / "ring" / name
@@ -427,14 +427,14 @@ def test_nothing_that_a_file_says_is_run(protocol, tmp_path, capsys):
         ({"num_parts": 3, "data_cls": "homo"}, r"ring has no folder part2; copy the part there"),
     ],
 )
-def test_a_meta_that_is_none(meta, message, tmp_path):
+def test_an_invalid_meta_file_is_refused(meta, message, tmp_path):
     write_ring(tmp_path / "ring", "hash")
     (tmp_path / "ring" / "META").write_bytes(pickle.dumps(meta))
     with pytest.raises(FormatError, match=message):
         read_partitions(tmp_path / "ring")
 
 
-def test_any_piece_of_a_pickle_is_an_error_or_its_beginning(rng, tmp_path):
+def test_truncated_pickles_are_errors_or_prefixes(rng, tmp_path):
     path = tmp_path / "META"
     whole = pickle.dumps({"num_parts": 2, "edge_types": [("a", "b", "a")], "more": [1, 2**40, 0.5, None, b"", True]}, 4)
     path.write_bytes(whole)
@@ -497,7 +497,7 @@ def test_damaged_folders_name_the_file(tmp_path):
         read_partitions(root)
 
 
-def test_pickled_tensors_that_are_none(tmp_path):
+def test_invalid_pickled_tensors_are_refused(tmp_path):
     path = tmp_path / "feats.pkl"
     wide = torch.zeros(1).expand(10**9)
     for values, message in (

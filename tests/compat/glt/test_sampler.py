@@ -30,7 +30,7 @@ CONFIG = SamplingConfig(SamplingType.NODE, [5, 3], 16, True, False, True, True, 
         ([], []),
     ],
 )
-def test_an_index_gives_the_input_of_its_places(index, wanted):
+def test_indexing_selects_inputs_by_position(index, wanted):
     nodes = NodeSamplerInput(torch.tensor([10, 20, 30]), "paper")
     links = EdgeSamplerInput(nodes.node, nodes.node + 1, torch.tensor([0.5, 1.5, 2.5]), ("a", "to", "b"), "triplet")
     assert len(nodes) == len(links) == 3
@@ -65,7 +65,7 @@ def test_inputs_move_to_shared_memory():
     assert all(column.is_shared() for column in (nodes.node, links.row, links.col, links.label))
 
 
-def test_what_is_no_list_of_ids_is_refused():
+def test_invalid_ids_are_refused():
     with pytest.raises(ValueError, match=r"node is torch.float32\[2\]; wanted ids"):
         NodeSamplerInput(torch.zeros(2))
     with pytest.raises(ValueError, match=r"row is torch.int64\[1, 1\]"):
@@ -78,7 +78,7 @@ def test_what_is_no_list_of_ids_is_refused():
         NodeSamplerInput([1, 2])[[2]]
 
 
-def test_types_have_the_numbers_that_others_give_them():
+def test_types_have_the_numbers_of_glt():
     assert {one.name: one.value for one in SamplingType} == {"NODE": 0, "LINK": 1, "SUBGRAPH": 2, "RANDOM_WALK": 3}
 
 

@@ -76,7 +76,7 @@ def context(rank: int, world_size: int) -> DistContext:
 
 
 def on_ranks(world_size: int, work: Callable[[int], Any]) -> list[Any]:
-    """What each rank returns, or the error that it raises; ranks are threads."""
+    """Run every rank in a thread; return each result or raised error."""
     with ThreadPoolExecutor(world_size) as pool:
         futures = [pool.submit(work, rank) for rank in range(world_size)]
     return [future.exception() or future.result() for future in futures]

@@ -70,7 +70,7 @@ def test_a_missing_rank_is_named_on_every_rank_in_time(graph: Graph) -> None:
         assert "start all ranks with the same master_addr, master_port, group_name and world_size" in str(error)
 
 
-def test_loaders_that_are_closed_in_another_order_say_so_in_time(graph: Graph) -> None:
+def test_closing_loaders_in_another_order_is_an_error_in_time(graph: Graph) -> None:
     port = free_port()
 
     def work(rank: int) -> list[Any]:
@@ -160,7 +160,7 @@ def test_a_port_in_use_is_an_error_of_rank_0_at_once(graph: Graph, monkeypatch: 
         ([0, 1, 1], [3, 3, 3], "two processes have rank 1 of 3; give each a rank of its own"),
     ],
 )
-def test_ranks_that_contradict_each_other_hear_the_same_words(
+def test_ranks_that_disagree_get_the_same_error(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, ranks: list[int], sizes: list[int], words: str
 ) -> None:
     monkeypatch.setattr(rank_group, "own_process", lambda: str(threading.get_ident()))
@@ -215,7 +215,7 @@ def spoil_number(data: Any) -> None:
         (spoil_number, IdRangeError, "partition_idx is 3; partitions are numbered 0..2"),
     ],
 )
-def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph, spoil: Any, error: Any, words: str) -> None:
+def test_a_rank_with_wrong_data_is_an_error_on_all_ranks(graph: Graph, spoil: Any, error: Any, words: str) -> None:
     port = free_port()
 
     def work(rank: int) -> Any:
@@ -234,7 +234,7 @@ def test_a_rank_whose_data_is_wrong_tells_the_others(graph: Graph, spoil: Any, e
         assert f"rank 1 gave up: {error.__name__}: {errors[1]}" in str(told)
 
 
-def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None:
+def test_a_rank_that_ends_fails_ranks_that_need_it(graph: Graph) -> None:
     port = free_port()
 
     def work(rank: int) -> Any:
@@ -264,7 +264,7 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
 
 
 @pytest.mark.parametrize("handles_error", [False, True])
-def test_who_closes_waits_for_the_others(graph: Graph, handles_error: bool) -> None:
+def test_closing_waits_for_other_ranks(graph: Graph, handles_error: bool) -> None:
     """An error that was handled before the loader was made does not count as the loader's end."""
     port = free_port()
 
@@ -321,7 +321,7 @@ def test_loaders_share_a_port_and_a_block_is_an_epoch(graph: Graph) -> None:
         ({"master_addr": "10.255.255.1"}, AccessDenied, "can be reached from other machines"),
     ],
 )  # fmt: skip
-def test_arguments_that_cannot_be_are_refused_before_anybody_is_waited_for(
+def test_bad_arguments_are_refused_without_waiting_for_other_ranks(
     graph: Graph, options: dict[str, Any], error: Any, message: str
 ) -> None:
     data = options.pop("data", None)
@@ -330,7 +330,7 @@ def test_arguments_that_cannot_be_are_refused_before_anybody_is_waited_for(
              data=data, **options)  # fmt: skip
 
 
-def test_a_rank_that_starts_from_nodes_that_are_not_there_is_an_error(graph: Graph) -> None:
+def test_unknown_seeds_of_a_rank_are_an_error(graph: Graph) -> None:
     with pytest.raises(IdRangeError, match="40"):
         load(graph, 0, free_port(), num_parts=1, input_nodes=torch.tensor([40]))
 
@@ -348,7 +348,7 @@ def test_a_rank_that_starts_from_nodes_that_are_not_there_is_an_error(graph: Gra
         (2, {"data": (1,)}, r"data is tuple; give \(feature_store, graph_store\)"),
     ],
 )
-def test_what_makes_no_meeting_is_refused_by_one_rank_too(
+def test_bad_group_settings_are_refused_with_one_rank_too(
     graph: Graph, num_parts: int, options: dict[str, Any], message: str
 ) -> None:
     given = {"data": partition(graph, owners_of(graph, num_parts), 0, num_parts), "master_addr": "127.0.0.1",
@@ -365,7 +365,7 @@ def test_times_of_links_come_with_time_attr(graph: Graph) -> None:
         DistLinkNeighborLoader(data, [-1], "127.0.0.1", free_port(), context(0, 1), edge_label_time=[1])
 
 
-def test_without_seeds_a_rank_starts_from_what_it_owns(graph: Graph) -> None:
+def test_default_seeds_of_a_rank_are_its_own_nodes_and_edges(graph: Graph) -> None:
     port, owners = free_port(), owners_of(graph, 2)
 
     def work(rank: int) -> tuple[list[int], int]:
@@ -462,7 +462,7 @@ def test_ranks_with_certificates_and_a_token_know_each_other(graph: Graph) -> No
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_settings_that_one_rank_refuses_are_told_to_the_others(graph: Graph, wrong: int) -> None:
+def test_settings_refused_by_one_rank_are_an_error_on_all_ranks(graph: Graph, wrong: int) -> None:
     port, owners = free_port(), owners_of(graph, 2)
 
     def work(rank: int) -> Any:
@@ -481,7 +481,7 @@ def test_settings_that_one_rank_refuses_are_told_to_the_others(graph: Graph, wro
 
 
 @pytest.mark.parametrize(("wrong", "waits"), [(0, False), (1, None)])
-def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int, waits: bool | None) -> None:
+def test_an_error_in_an_epoch_reaches_all_ranks(graph: Graph, wrong: int, waits: bool | None) -> None:
     """If one of three ranks fails, the others learn at their next batch which rank failed, and why."""
     port, owners = free_port(), owners_of(graph, 3)
 
@@ -526,7 +526,7 @@ def test_a_loader_without_batches_meets_those_with_batches(graph: Graph) -> None
     assert all_well(on_ranks(2, work)) == [0, 10]
 
 
-def test_requests_after_the_own_end_are_not_laid_on_others(graph: Graph) -> None:
+def test_requests_after_closing_do_not_blame_other_ranks(graph: Graph) -> None:
     port = free_port()
 
     def work(rank: int) -> Any:

@@ -107,7 +107,7 @@ def running(script: str, ranks: Sequence[int], port: int, *args: str) -> Iterato
             process.communicate()
 
 
-def test_two_processes_meet_sample_and_leave() -> None:
+def test_two_processes_join_sample_and_leave() -> None:
     """This process is rank 0, as starting another one takes most of the time."""
     port = free_port()
     with running(ONE_EPOCH, [1], port) as (other,):
@@ -122,7 +122,7 @@ def test_two_processes_meet_sample_and_leave() -> None:
 
 
 @pytest.mark.slow
-def test_who_ends_early_serves_until_the_others_end() -> None:
+def test_ranks_that_finish_early_serve_until_all_finish() -> None:
     with running(TO_THE_END, [0, 1], free_port()) as ranks:
         told = [process.communicate(timeout=TOGETHER_S) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], told
@@ -146,7 +146,7 @@ def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int)
 
 
 @pytest.mark.parametrize("stopped", FIRST_AND_SECOND)
-def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: int) -> None:
+def test_a_stopped_rank_does_not_delay_the_end_of_the_other(stopped: int) -> None:
     """The transport alone would wait 30 s for the stopped rank, at server close and at process exit."""
     with running(TOLD_TO_GO_ON, [0, 1], free_port(), "2") as ranks:
         for process in ranks:
@@ -163,7 +163,7 @@ def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: i
 
 
 @pytest.mark.parametrize("wrong", FIRST_AND_SECOND)
-def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
+def test_a_process_that_fails_reports_to_the_other(wrong: int) -> None:
     """The process leaves the group at its exit."""
     with running(TOLD_TO_GO_ON, [0, 1], free_port()) as ranks:
         for process in ranks:
@@ -185,7 +185,7 @@ def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
         pytest.param("0", None, marks=pytest.mark.soak),
     ],
 )
-def test_a_child_of_multiprocessing_that_ends_with_an_error_tells_the_other(ending: str, words: str | None) -> None:
+def test_a_failing_multiprocessing_child_reports_to_the_other(ending: str, words: str | None) -> None:
     """A process that ends without an error serves until the other one leaves too."""
     port = free_port()
     with running(CHILD, [1], port, ending) as (other,):

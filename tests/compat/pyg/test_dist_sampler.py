@@ -40,7 +40,7 @@ def graph() -> Graph:
 
 
 def sampled(graph: Graph, work: Any, num_parts: int = 3, **options: Any) -> list[Any]:
-    """What ``work`` makes of the sampler of each rank."""
+    """Return the result of ``work`` for the sampler of each rank."""
     port, owners = free_port(), owners_of(graph, num_parts)
 
     def on_rank(rank: int) -> Any:
@@ -130,7 +130,7 @@ def test_a_channel_takes_outputs_and_errors(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 2], ids=["room for all", "little room"])
-def test_who_waits_for_a_channel_hears_that_the_sampler_is_closed(graph: Graph, room: int) -> None:
+def test_closing_the_sampler_wakes_waiters_for_a_channel(graph: Graph, room: int) -> None:
     channel: queue.Queue[Any] = queue.Queue(room)
     sampler, called, is_closed = alone(graph, channel=channel), [], threading.Event()
     is_held = threading.Event()
@@ -159,7 +159,7 @@ def test_who_waits_for_a_channel_hears_that_the_sampler_is_closed(graph: Graph, 
     pyg_dist.shutdown_rpc()
 
 
-def test_a_channel_is_not_waited_for_without_end(graph: Graph) -> None:
+def test_waiting_for_a_channel_has_a_deadline(graph: Graph) -> None:
     loader = DistLoader(context(0, 1), "127.0.0.1", 1, channel=queue.Queue(), rpc_timeout=0.05)
     with pytest.raises(StoreTimeout, match=r"nothing came into the channel in 0.05 s; .*rpc_timeout"):
         loader.channel_get(None)
@@ -182,7 +182,7 @@ def drawn(graph: Graph, concurrency: int, rng_seed: int | None) -> list[Any]:
     return found
 
 
-def test_draws_do_not_depend_on_which_thread_comes_first(graph: Graph) -> None:
+def test_draws_do_not_depend_on_thread_order(graph: Graph) -> None:
     wanted = drawn(graph, 1, rng_seed=1)
     assert wanted[-1] != wanted[-2]
     assert drawn(graph, 8, rng_seed=1) == wanted
@@ -243,7 +243,7 @@ def test_rows_of_other_partitions_are_looked_up_once_the_ranks_have_met(kind: st
             assert torch.equal(some, whole[:5])
 
 
-def test_a_book_of_edges_that_is_wrong_is_an_error_of_the_future(graph: Graph) -> None:
+def test_a_wrong_edge_book_fails_the_future(graph: Graph) -> None:
     def work(sampler: Any) -> str:
         store = sampler.feature_store
         store.edge_feat_pb = (sampler.graph_store.edge_pb + 1) % 2
@@ -286,7 +286,7 @@ def test_seeds_of_several_types_are_sampled_together(options: dict[str, Any], tm
             assert [nodes_of(out, tree) for tree in range(6)] == list(map(nodes_of, alone))
 
 
-def test_a_sampler_says_what_comes_first(graph: Graph) -> None:
+def test_error_names_the_required_set_up_call(graph: Graph) -> None:
     sampler = DistNeighborSampler(context(0, 1), partition(graph, owners_of(graph, 1), 0, 1), [2])
     with pytest.raises(StateError, match="call init_rpc, init_sampler_instance and register_sampler_rpc"):
         _ = sampler.store
@@ -327,7 +327,7 @@ class OwnSetUp(DistNeighborLoader):
         pyg_dist.global_barrier(timeout=10)
 
 
-def test_a_worker_init_fn_of_the_users_own(graph: Graph) -> None:
+def test_a_custom_worker_init_fn_runs(graph: Graph) -> None:
     port, owners = free_port(), owners_of(graph, 2)
 
     def work(rank: int) -> int:
@@ -351,7 +351,7 @@ class FailsLate(OwnSetUp):
 
 
 @pytest.mark.parametrize(("loader_class", "error"), [(OwnSetUp, SchemaError), (FailsLate, OSError)])
-def test_an_error_in_a_worker_init_fn_of_the_users_own_is_told_to_the_others(
+def test_an_error_in_a_custom_worker_init_fn_reaches_all_ranks(
     graph: Graph, loader_class: Any, error: type[Exception]
 ) -> None:
     port, owners, members = free_port(), owners_of(graph, 2), list(rpc._MEMBERS)

@@ -49,7 +49,7 @@ def test_the_code_of_the_page_runs(monkeypatch):
 
 @needs_page
 @pytest.mark.parametrize("make", [homogeneous, heterogeneous])
-def test_the_page_loads_what_the_partitioner_writes(make, tmp_path):
+def test_the_page_loads_partitions_of_the_partitioner(make, tmp_path):
     (block,) = [block for block in blocks_of(PAGES[0]) if "LocalGraphStore.from_partition(" in block]
     pyg_dist.Partitioner(make(), 2, str(tmp_path / "toy-partitions"), method="random").generate_partition()
     torch.save(torch.arange(3), tmp_path / "label.pt")

@@ -107,7 +107,7 @@ def test_rows_of_other_parts_come_in_their_places(parts):
         store.remote_lookup = None
 
 
-def test_a_remote_failure_is_the_futures():
+def test_a_remote_error_fails_the_future():
     store = pyg_dist.LocalFeatureStore.from_data(torch.tensor([0, 1]), torch.rand(2, 3))
     store.num_partitions, store.node_feat_pb = 2, torch.tensor([0, 0, 1])
 
@@ -128,7 +128,7 @@ def test_a_remote_failure_is_the_futures():
         store.lookup_features(torch.tensor([1, 2])).wait()
 
 
-def test_a_wait_that_is_given_up_leaves_nothing():
+def test_a_timed_out_wait_does_not_disturb_later_waits():
     async def wait():
         future = torch.futures.Future()
         with pytest.raises(TimeoutError):
@@ -236,7 +236,7 @@ NO_IDS = [None, "x", torch.tensor([0.5]), torch.tensor([True]), [[0], [1, 2]]]
 
 
 @pytest.mark.parametrize("wrong", NO_IDS, ids=["none", "text", "float", "bool", "ragged"])
-def test_what_is_no_ids_is_refused(wrong):
+def test_invalid_ids_are_refused(wrong):
     graph, features = pyg_dist.LocalGraphStore(), pyg_dist.LocalFeatureStore()
     graph.node_pb = graph.edge_pb = torch.zeros(4, dtype=torch.int64)
     for call in (
@@ -251,7 +251,7 @@ def test_what_is_no_ids_is_refused(wrong):
 
 
 @pytest.mark.parametrize("ids", [torch.tensor([4]), torch.tensor([0, -1]), [9], 4])
-def test_parts_of_what_is_not_there_are_not_told(ids):
+def test_parts_of_unknown_ids_are_refused(ids):
     store = pyg_dist.LocalGraphStore()
     store.node_pb = store.edge_pb = torch.zeros(4, dtype=torch.int64)
     with pytest.raises(IdRangeError, match=r"index has ids in .*; nodes are 0\.\.3"):
@@ -261,7 +261,7 @@ def test_parts_of_what_is_not_there_are_not_told(ids):
     assert store.get_partition_ids_from_nids([0, 3]).tolist() == [0, 0]
 
 
-def test_what_is_no_tensor_of_rows_or_no_pair_of_ends_is_refused():
+def test_invalid_feature_and_edge_tensors_are_refused():
     features, graph = pyg_dist.LocalFeatureStore(), pyg_dist.LocalGraphStore()
     for wrong in (5, None, "x", [1, 2], torch.tensor(3)):
         with pytest.raises(SchemaError, match=r"'x' of nodes is .*; wanted a tensor with a row for each"):

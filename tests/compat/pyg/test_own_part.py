@@ -81,7 +81,7 @@ def test_batches_of_pygs_own_stores_name_each_edge_by_its_key(graph: Graph, fold
     assert all_well(on_ranks(2, work)) == [list(range(1000))] * 2
 
 
-def test_ids_that_are_neither_or_of_both_are_refused(folder: Path) -> None:
+def test_ambiguous_and_unknown_ids_are_refused(folder: Path) -> None:
     features = LocalFeatureStore.from_partition(folder, 0)
     both, neither = (LocalGraphStore.from_partition(folder, 0) for _ in range(2))
     change_ids(both, MANY, lambda ids: ids + 10)
@@ -100,7 +100,7 @@ def test_a_book_that_misses_a_type_is_refused(folder: Path) -> None:
         read_own_part((LocalFeatureStore.from_partition(folder, 0), store))
 
 
-def test_ids_without_types_that_are_there_twice_are_refused_by_all() -> None:
+def test_repeated_ids_without_types_are_refused_on_all_ranks() -> None:
     """All ids are in range on each rank; only the ranks together can find the error."""
     graph, port = plain_graph(np.random.default_rng(5)), free_port()
     owners = {"node": (np.arange(40) % 2).astype(np.int32)}

@@ -32,7 +32,7 @@ needs_page = pytest.mark.skipif(not PAGES, reason="the page is not part of the p
 DDP_BLOCK, CHANNEL_BLOCK = "# Initialize DDP training process group.", "channel = torch.multiprocessing.Queue()"
 STORES = test_document_stores.test_the_code_of_the_page_runs
 RUN_BY = [
-    ("# Load partition into graph:", test_document_stores.test_the_page_loads_what_the_partitioner_writes),
+    ("# Load partition into graph:", test_document_stores.test_the_page_loads_partitions_of_the_partitioner),
     ("# Create a LocalGraphStore from homogeneous data:", STORES),
     ("# Create a LocalGraphStore from heterogeneous data:", STORES),
     ("# Create an instance of LocalGraphStore", STORES),
@@ -87,7 +87,7 @@ def test_every_block_runs_in_a_test_or_is_an_excerpt() -> None:
 
 @needs_page
 @pytest.mark.parametrize("mark", EXCERPTS)
-def test_an_excerpt_leaves_out_what_it_needs(mark: str) -> None:
+def test_excerpts_omit_code_and_match_the_documented_signature(mark: str) -> None:
     block = block_with(mark)
     assert "# ..." in block
     signature = block[block.index(mark) + len(mark) : block.index(") ->")]
@@ -95,7 +95,7 @@ def test_an_excerpt_leaves_out_what_it_needs(mark: str) -> None:
 
 
 @pytest.mark.parametrize("mark", [mark for mark, (_, names) in EXCERPTS.items() if names])
-def test_what_an_excerpt_is_of_takes_the_same_arguments(mark: str) -> None:
+def test_methods_take_the_arguments_shown_in_excerpts(mark: str) -> None:
     method = getattr(DistNeighborSampler, mark.removeprefix("async def ").removesuffix("("))
     assert inspect.iscoroutinefunction(method)
     assert list(inspect.signature(method).parameters) == ["self", *(EXCERPTS[mark][1] or ())]

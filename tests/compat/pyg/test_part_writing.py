@@ -92,14 +92,14 @@ def test_without_edge_keys_edges_keep_the_order_in_which_they_are_given(
     same(found.features["time"], edges.features["time"][np.argsort(rows, kind="stable")], "time")
 
 
-def test_ids_of_edges_are_on_all_ranks_or_on_none(graph: Graph, owners: Any) -> None:
+def test_edge_ids_on_some_ranks_only_are_refused(graph: Graph, owners: Any) -> None:
     parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
     parts[1] = replace(parts[1], edges={RATES: replace(parts[1].edges[RATES], edge_keys=None)})
     with pytest.raises(VersionMismatch, match="rank 2 has ids of its edges user__rates__item, and rank 1 has none"):
         agree([PartFacts.of(part) for part in parts])
 
 
-def test_facts_that_differ_say_which_ranks(graph: Graph, owners: Any) -> None:
+def test_error_for_differing_facts_names_the_ranks(graph: Graph, owners: Any) -> None:
     facts = [PartFacts.of(own_part(graph, owners, part)) for part in range(NUM_PARTS)]
     schema = facts[1].schema
     fewer = replace(schema, edges={**schema.edges, RATES: {}})
@@ -120,7 +120,7 @@ def test_facts_that_differ_say_which_ranks(graph: Graph, owners: Any) -> None:
     assert agree([*facts, facts[1]]).schema == agree(facts).schema  # a second rank of one part
 
 
-def test_what_are_no_facts_is_refused() -> None:
+def test_invalid_part_facts_are_refused() -> None:
     with pytest.raises(FormatError, match="not the facts of a part"):
         PartFacts.from_json({"part": 1})
 
@@ -136,7 +136,7 @@ def test_all_ranks_write_one_manifest_that_follows_from_the_content(graph: Graph
 
 
 @pytest.mark.parametrize("how", ["shifted", "swapped", "doubled", "beyond"])
-def test_edge_keys_that_are_there_twice_are_refused_by_all(graph: Graph, owners: Any, how: str) -> None:
+def test_repeated_edge_keys_are_refused_on_all_ranks(graph: Graph, owners: Any, how: str) -> None:
     """All keys are in range, so no rank can detect the error alone."""
     parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
     edges = parts[0].edges[RATES]

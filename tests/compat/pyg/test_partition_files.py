@@ -111,7 +111,7 @@ def test_edges_lie_by_destination_and_time(make, time, tmp_path):
 
 
 @pytest.mark.parametrize(("make", "time"), KINDS)
-def test_what_pyg_writes_is_read(make, time, tmp_path, pygs_own):
+def test_files_written_by_pyg_are_read(make, time, tmp_path, pygs_own):
     data = make(time)
     owners = owners_of(data)
     pygs_own(data, owners, tmp_path)
@@ -121,7 +121,7 @@ def test_what_pyg_writes_is_read(make, time, tmp_path, pygs_own):
 
 
 @pytest.mark.parametrize(("make", "time"), KINDS)
-def test_a_dataset_goes_there_and_back(make, time, tmp_path):
+def test_a_dataset_survives_a_round_trip(make, time, tmp_path):
     data = make(time)
     graph = hopstream.graph_from_data(data)
     hopstream.write_parts(graph, tmp_path / "parts", owners=owners_of(data), num_parts=3)
@@ -190,7 +190,7 @@ def test_partitioner_cuts_by_metis(tmp_path):
     assert {t: of.tolist() for t, of in owners.items()} == {t: of.tolist() for t, of in again.items()}
 
 
-def test_partitioner_says_what_is_wrong(tmp_path):
+def test_partitioner_refuses_bad_arguments(tmp_path):
     data = homogeneous()
     with pytest.raises(SettingsError, match=r"num_parts is 0"):
         pyg_dist.Partitioner(data, 0, tmp_path)
@@ -206,7 +206,7 @@ def test_partitioner_says_what_is_wrong(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_what_cannot_be_written(tmp_path):
+def test_unwritable_graphs_are_refused(tmp_path):
     graph = hopstream.graph_from_arrays(
         {("a/b", "to", "a/b"): np.array([[0], [1]])}, node_features={"a/b": {"name": ["x", "y"]}}
     )
@@ -238,7 +238,7 @@ class Bomb:
         return print, ("code was run",)
 
 
-def test_damaged_files_say_so(written, capsys):
+def test_damaged_files_are_refused(written, capsys):
     with pytest.raises(IdRangeError, match=r"part is 3; .* has the parts 0..2"):
         pyg_dist.LocalGraphStore.from_partition(written, 3)
     torch.save({"x": Bomb()}, written / "part_0" / "graph.pt")
@@ -260,7 +260,7 @@ def test_damaged_files_say_so(written, capsys):
         pyg_dist.LocalGraphStore.from_partition(written, 0)
 
 
-def test_what_torch_may_read_elsewhere_stays(written):
+def test_safe_globals_of_torch_are_kept(written):
     before = torch.serialization.get_safe_globals()
     with torch.serialization.safe_globals([defaultdict]):
         torch.save(defaultdict(dict, a={"x": torch.ones(1)}), written / "part_0" / "edge_feats.pt")
@@ -276,7 +276,7 @@ def change(path, edit):
     torch.save(value, path)
 
 
-def test_files_that_contradict_each_other_say_so(written):
+def test_contradicting_files_are_refused(written):
     feats, whole = written / "part_1" / "node_feats.pt", (written / "part_1" / "node_feats.pt").read_bytes()
     change(feats, lambda value: value["paper"]["time"].add_(1))
     with pytest.raises(FormatError, match=r"nodes 'paper': parts differ in time"):
@@ -318,7 +318,7 @@ def test_files_that_contradict_each_other_say_so(written):
         ('{"num_parts": 2, "is_hetero": true, "node_types": [], "edge_types": [["a"]]}', r"edge_types \[\['a'\]\]"),
     ],
 )
-def test_meta_says_what_is_wrong(text, match, tmp_path):
+def test_an_invalid_meta_file_is_refused(text, match, tmp_path):
     (tmp_path / "META.json").write_text(text)
     with pytest.raises(FormatError, match=match):
         pyg_dist.read_partitions(tmp_path)
@@ -358,7 +358,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("make", [homogeneous, heterogeneous])
-def test_ids_that_are_none_say_so(make, tmp_path):
+def test_invalid_ids_are_refused(make, tmp_path):
     """Each tensor of ids is changed in four ways, which take turns."""
     graph = hopstream.graph_from_data(make())
     pyg_dist.write_partitions(graph, tmp_path, owners={t: np.arange(of.num_nodes) % 2 for t, of in graph.nodes.items()})
@@ -377,7 +377,7 @@ def test_ids_that_are_none_say_so(make, tmp_path):
     assert num_changed > 25
 
 
-def test_folders_that_were_exchanged_say_so(written):
+def test_swapped_part_folders_are_refused(written):
     (written / "part_0").rename(written / "aside")
     (written / "part_1").rename(written / "part_0")
     (written / "aside").rename(written / "part_1")
@@ -388,7 +388,7 @@ def test_folders_that_were_exchanged_say_so(written):
 
 
 @pytest.mark.parametrize("size", [None, "x", (12,), (2**62, 2**62), (9, 9), (True, 12)])
-def test_a_size_that_is_none_says_so(written, size):
+def test_an_invalid_size_is_refused(written, size):
     change(written / "part_1" / "graph.pt", lambda value: value[WRITES].update(size=size))
     with pytest.raises(
         FormatError, match=r"part 1: size is .*(wanted numbers|the maps of parts have \(\d+, 12\) nodes)"
@@ -396,13 +396,13 @@ def test_a_size_that_is_none_says_so(written, size):
         pyg_dist.read_partitions(written)
 
 
-def test_a_root_that_is_no_folder_is_refused():
+def test_a_root_other_than_a_folder_is_refused():
     for root in (None, 5):
         with pytest.raises(SettingsError, match=rf"root is {root}; give the folder to write"):
             pyg_dist.Partitioner(homogeneous(), 2, root)
 
 
-def test_features_that_are_missing_in_one_part_say_so(written, tmp_path):
+def test_features_missing_from_one_part_are_refused(written, tmp_path):
     (written / "part_1" / "node_feats.pt").unlink()
     with pytest.raises(FormatError, match=r"part_1/node_feats.pt is missing, and part_0 has such a file"):
         pyg_dist.LocalFeatureStore.from_partition(written, 1)
@@ -429,7 +429,7 @@ def test_masks_of_nodes_come_back_as_splits(make, tmp_path):
     assert torch.equal(store.get_tensor(group_name=group, attr_name="train_mask", index=None), ids % 3 == 0)
 
 
-def test_times_of_nodes_that_are_not_there(written):
+def test_times_of_unknown_nodes_are_refused(written):
     store = pyg_dist.LocalFeatureStore.from_partition(written, 0)
     for ids in ([-1], [12]):
         with pytest.raises(IdRangeError, match=r"index has ids in -?\d+..-?\d+; nodes are 0..11"):

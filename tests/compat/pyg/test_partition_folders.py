@@ -27,7 +27,7 @@ def labelled(make):
 
 
 @pytest.mark.parametrize("make", [homogeneous, heterogeneous])
-def test_labels_and_splits_come_back(make, tmp_path):
+def test_labels_and_splits_survive_a_round_trip(make, tmp_path):
     graph = labelled(make)
     owners = {t: np.arange(nodes.num_nodes) % 2 for t, nodes in graph.nodes.items()}
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", owners=owners)
@@ -74,7 +74,7 @@ def test_several_types_have_labels(tmp_path):
     assert pyg_dist.read_partition_folders(tmp_path / "pyg", "toy")[0].fingerprint() == graph.fingerprint()
 
 
-def test_what_cannot_be_told_is_asked_for(tmp_path):
+def test_error_asks_for_unknown_types_and_overwrite(tmp_path):
     graph = labelled(heterogeneous)
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
     with pytest.raises(SettingsError, match=r"does not name the type of its nodes; give node_type, one of \['author'"):
@@ -109,7 +109,7 @@ def with_links(types, timed=False):
 
 
 @pytest.mark.parametrize(("types", "timed"), [([TO], False), ([TO], True), ([CITES], True), ([CITES, WRITES], False)])
-def test_splits_of_links_come_back(types, timed, tmp_path):
+def test_link_splits_survive_a_round_trip(types, timed, tmp_path):
     graph = with_links(types, timed)
     owners = {t: np.arange(nodes.num_nodes) % 3 for t, nodes in graph.nodes.items()}
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", owners=owners)
@@ -131,7 +131,7 @@ def test_splits_of_links_come_back(types, timed, tmp_path):
         assert links["edge_label_time"].tolist() == (table.features["edge_time"][keys] - 1).tolist()
 
 
-def test_links_of_others_are_found_by_their_ends(tmp_path):
+def test_links_from_other_tools_are_found_by_their_ends(tmp_path):
     graph = with_links([TO])
     table = graph.edges[TO]
     ends = np.stack([table.src_keys, table.dst_keys])
@@ -168,7 +168,7 @@ def test_links_of_others_are_found_by_their_ends(tmp_path):
         ),
     ],
 )
-def test_what_is_no_link_is_told(links, words, tmp_path):
+def test_invalid_links_are_refused(links, words, tmp_path):
     graph = replace(with_links([TO]), edge_splits={})
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
     (tmp_path / "toy-val-partitions").mkdir()
@@ -177,7 +177,7 @@ def test_what_is_no_link_is_told(links, words, tmp_path):
         pyg_dist.read_partition_folders(tmp_path, "toy")
 
 
-def test_types_of_links_are_asked_for_and_names_are_not_shared(tmp_path):
+def test_link_types_are_required_and_split_names_are_unique(tmp_path):
     graph = with_links([CITES])
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
     with pytest.raises(SettingsError, match=r"give edge_type, one of \[\('paper', 'cites', 'paper'\), \('author'"):
@@ -190,7 +190,7 @@ def test_types_of_links_are_asked_for_and_names_are_not_shared(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_what_the_new_graph_has_not_is_named_and_left(tmp_path):
+def test_files_foreign_to_the_new_graph_are_refused_and_kept(tmp_path):
     first = labelled(homogeneous)
     pyg_dist.write_partition_folders(first, tmp_path, "toy", num_parts=2, method="random")
     nodes = {t: replace(of, features={"x": of.features["x"]}) for t, of in first.nodes.items()}

@@ -65,7 +65,7 @@ def test_rank_zero_may_come_last(port: int) -> None:
     assert on_ranks(2, work) == [[0, 1]] * 2
 
 
-def test_a_rank_that_is_gone_is_not_waited_for(port: int) -> None:
+def test_lost_ranks_are_not_waited_for(port: int) -> None:
     def work(rank: int) -> Any:
         group = Group(member(port, rank))
         group.gather(None, "to begin")
@@ -87,7 +87,7 @@ def met(port: int, world_size: int = 2) -> list[Group]:
 
 
 @pytest.mark.parametrize(("world_size", "words"), [(3, "world_size 3, but rank 0 has 2"), (2, "restart all")])
-def test_a_stranger_is_refused_and_ranks_that_have_met_go_on(
+def test_a_stranger_is_refused_without_disturbing_the_group(
     port: int, monkeypatch: pytest.MonkeyPatch, world_size: int, words: str
 ) -> None:
     groups = met(port)
@@ -111,7 +111,7 @@ def test_a_stranger_is_refused_and_ranks_that_have_met_go_on(
     assert on_ranks(2, work) == [[0, 1]] * 2
 
 
-def test_who_waits_to_leave_hears_that_a_rank_gave_up(port: int) -> None:
+def test_leaving_ranks_get_the_error_of_a_failed_rank(port: int) -> None:
     groups = met(port)
     groups[1].fail("the disk is full")
     with pytest.raises(StoreUnavailable, match="rank 0 waited to leave: rank 1 gave up: the disk is full"):
@@ -120,7 +120,7 @@ def test_who_waits_to_leave_hears_that_a_rank_gave_up(port: int) -> None:
         group.close()
 
 
-def test_rank_zero_stays_until_those_who_are_there_know_who_gave_up(port: int) -> None:
+def test_rank_zero_stays_until_present_ranks_know_the_failure(port: int) -> None:
     groups = met(port, 3)
     groups[0].fail("the disk is full")
 
@@ -155,7 +155,7 @@ def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyP
     groups[1].close()
 
 
-def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
+def test_rank_zero_stays_for_the_failed_group_only(port: int) -> None:
     """Rank 0 waits for the group that failed, while another group uses its address and leaves at once."""
     groups = met(port)
     others = [Group(replace(member(port, rank), group="h")) for rank in range(2)]
@@ -175,7 +175,7 @@ def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
         group.close()
 
 
-def test_a_group_may_meet_where_another_one_failed(port: int) -> None:
+def test_a_new_group_can_form_after_a_failed_one(port: int) -> None:
     """Rank 0 still waits for the group that failed."""
     groups = met(port)
     groups[0].fail("the disk is full")
@@ -191,7 +191,7 @@ def test_a_group_may_meet_where_another_one_failed(port: int) -> None:
     assert _is_silent(Location("127.0.0.1", port), time.monotonic() + 10)
 
 
-def test_who_finds_that_rank_zero_has_left_leaves_too_and_at_once(port: int) -> None:
+def test_ranks_leave_immediately_after_rank_zero_left(port: int) -> None:
     groups = met(port)
     groups[0].close()
     start = time.monotonic()
@@ -199,7 +199,7 @@ def test_who_finds_that_rank_zero_has_left_leaves_too_and_at_once(port: int) -> 
     assert time.monotonic() - start < 5
 
 
-def test_a_rank_that_seemed_gone_and_answers_again_is_waited_for(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_answers_again_is_waited_for(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     groups, probed = met(port, 3), list[list[int]]()
 
     def seem(ranks: list[int], locations: list[str], ends: float) -> frozenset[int]:
@@ -219,7 +219,7 @@ def test_a_rank_that_seemed_gone_and_answers_again_is_waited_for(port: int, monk
     assert probed[0] == [1, 2]
 
 
-def test_who_comes_to_the_next_group_before_the_last_one_ends_meets_there(port: int) -> None:
+def test_early_ranks_join_the_next_group(port: int) -> None:
     def next_member(rank: int) -> Membership:
         return Membership(
             group="next", rank=rank, world_size=2, master_addr="127.0.0.1", master_port=port, timeout_s=10
@@ -258,7 +258,7 @@ def test_groups_of_one_name_follow_each_other_and_may_be_open_at_once(port: int)
         assert on_ranks(2, lambda rank, number=number: begun[rank][number].leave([])) == [[], []]
 
 
-def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
+def test_groups_of_different_sizes_do_not_mix(port: int) -> None:
     """Groups of two and of three ranks share a name; the first one is still open when the others come."""
     groups = met(port)
 
@@ -277,7 +277,7 @@ def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
     on_ranks(2, lambda rank: groups[rank].leave([]))
 
 
-def test_a_forked_process_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_has_its_own_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     own = rank_group.own_process()
     assert own == rank_group.own_process()
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -290,7 +290,7 @@ def stored_keys(group: Group) -> set[str]:
     return {name for name in names if group._calls.call("check", [f"{group._prefix}/{name}"])}
 
 
-def test_values_of_rounds_that_all_have_left_behind_are_dropped(port: int) -> None:
+def test_values_of_finished_rounds_are_dropped(port: int) -> None:
     groups = met(port)
 
     def work(rank: int) -> None:
@@ -303,7 +303,7 @@ def test_values_of_rounds_that_all_have_left_behind_are_dropped(port: int) -> No
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_rank_that_is_left_behind_takes_no_place_in_the_next_group(port: int, is_kept: bool) -> None:
+def test_a_stale_rank_takes_no_place_in_the_next_group(port: int, is_kept: bool) -> None:
     """Rank 0 may go on to host for another group, or start again at the same port."""
     others = [Group(replace(member(port, 0), group="kept"))] if is_kept else []
     groups = met(port)
@@ -337,9 +337,7 @@ def full() -> Iterator[Location]:
         yield Location(*listener.getsockname())
 
 
-def test_a_host_that_drops_packets_is_gone_when_it_had_its_time(
-    full: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_drops_packets_times_out(full: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.monotonic()
     assert not _is_silent(full, start + 0.3)
     assert time.monotonic() - start < 2
@@ -347,7 +345,7 @@ def test_a_host_that_drops_packets_is_gone_when_it_had_its_time(
     assert _is_silent(full, time.monotonic() + 30)
 
 
-def test_a_rank_zero_that_answers_nothing_holds_up_nobody_for_long(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_rank_zero_does_not_block_ranks_for_long(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 is cut off: the store's own calls would wait for ever."""
     monkeypatch.setattr(rank_group, "CALL_S", 0.2)
     monkeypatch.setattr(rank_group, "TELL_S", 0.2)

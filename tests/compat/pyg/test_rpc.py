@@ -79,7 +79,7 @@ def meet(rank: int, port: int, rpc_timeout: float = 10.0, world_size: int = 2) -
 
 
 @pytest.mark.parametrize("alone", [0, 1])
-def test_who_failed_to_meet_alone_meets_those_who_come_later(alone: int) -> None:
+def test_a_rank_that_timed_out_alone_joins_later_ranks(alone: int) -> None:
     port = free_port()
     for _ in range(2):
         with pytest.raises((StoreTimeout, StoreUnavailable), match=r"waited|cannot reach"):
@@ -88,7 +88,7 @@ def test_who_failed_to_meet_alone_meets_those_who_come_later(alone: int) -> None
         list(pool.map(meet, range(2), [port] * 2))
 
 
-def test_processes_that_come_and_go_meet_one_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_processes_join_a_running_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """All meetings use one port, at which another group stays; a thread counts as a process."""
     here, port = threading.local(), free_port()
     monkeypatch.setattr(rank_group, "own_process", lambda: getattr(here, "name", "stays"))
@@ -108,7 +108,7 @@ def test_processes_that_come_and_go_meet_one_that_stays(monkeypatch: pytest.Monk
     kept.close()
 
 
-def test_more_and_fewer_ranks_meet_at_one_port_one_after_the_other() -> None:
+def test_groups_of_different_sizes_use_one_port_in_turn() -> None:
     port = free_port()
     for world_size in (1, 2, 3, 2, 1):
         with ThreadPoolExecutor(world_size) as pool:
@@ -132,19 +132,19 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize(("code", "is_error"), [(1, True), ("in vain", True), (0, False), (None, False)])
-def test_an_exit_is_an_error_where_it_says_so(code: Any, is_error: bool) -> None:
+def test_a_nonzero_exit_status_is_an_error(code: Any, is_error: bool) -> None:
     end = cause_of(lambda: sys.exit(code))
     assert isinstance(end, KeyError) if is_error else end is None
 
 
-def test_what_ends_a_block_is_its_last_error() -> None:
+def test_the_cause_of_a_block_is_its_last_error() -> None:
     assert isinstance(cause_of(fail), OSError)
     assert isinstance(_cause_of(SystemExit(2)), SystemExit)
     assert _cause_of(GeneratorExit()) is None
 
 
 @pytest.mark.parametrize("graceful", [True, False])
-def test_a_shutdown_after_an_error_waits_for_nobody_and_tells_it(graceful: bool) -> None:
+def test_shutdown_after_an_error_reports_it_without_waiting(graceful: bool) -> None:
     _, (group,), left = begin(1)
     with ThreadPoolExecutor(1) as pool:
         try:

@@ -97,7 +97,7 @@ def test_counts_per_type_with_a_default(found_worlds):
     assert {t for t, edges in out.num_sampled_edges.items() if sum(edges)} == {RATES}
 
 
-def test_what_is_refused(found_worlds, folder):
+def test_bad_inputs_are_refused(found_worlds, folder):
     pairs = {"row": torch.tensor([0]), "col": torch.tensor([1])}
     with DatasetSampler(folder, [2]) as sampler:
         with pytest.raises(IdRangeError, match=r"input_nodes\[1\] is 80"):
@@ -131,7 +131,7 @@ def test_settings_are_checked_at_once(folder):
         DatasetSampler(folder, [2], time_attr="when")
 
 
-def test_seeds_that_occur_twice_have_a_place_each(folder):
+def test_repeated_seeds_have_separate_slots(folder):
     with DatasetSampler(folder, [-1]) as sampler:
         out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([4, 4])))
     assert out.node[:2].tolist() == [4, 4]

@@ -99,7 +99,7 @@ def compare(owner: str, name: str, their: Callable[..., Any], our: Callable[...,
 
 
 @pytest.mark.parametrize("owner", theirs.__all__)
-def test_a_class_takes_what_that_of_pyg_takes(owner: str) -> None:
+def test_classes_take_the_arguments_of_pyg(owner: str) -> None:
     their, our = getattr(theirs, owner), getattr(ours, owner)
     names = names_of(their)
     assert {name for name in names if not hasattr(our, name)} == LEFT_OUT.get(owner, set())
@@ -110,7 +110,7 @@ def test_a_class_takes_what_that_of_pyg_takes(owner: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_takes_what_that_of_pyg_takes(name: str) -> None:
+def test_functions_take_the_arguments_of_pyg(name: str) -> None:
     compare(name, name, FUNCTIONS[name], getattr(ours, name))
 
 
@@ -124,7 +124,7 @@ def test_a_context_has_the_fields_of_pygs() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
-def test_options_of_pygs_loaders_are_taken_or_refused_with_what_stands_for_them(name: str) -> None:
+def test_pyg_loader_options_are_accepted_or_refused_by_name(name: str) -> None:
     try:
         common_options(
             ours.DistNeighborLoader, {name: OPTIONS[name]}, transform=None, concurrency=1, filter_per_worker=None,
@@ -134,7 +134,7 @@ def test_options_of_pygs_loaders_are_taken_or_refused_with_what_stands_for_them(
         assert name in str(error)
 
 
-def test_what_differs_stands_in_the_docs() -> None:
+def test_differences_from_pyg_are_documented() -> None:
     text = DOCS.read_text()
     named = {name for of in (*LEFT_OUT.values(), *ADDED.values()) for name in of} - BY_HAND
     assert {name for name in named if f"`{name}`" not in text} == set()

@@ -125,7 +125,7 @@ def test_a_graph_without_types_has_no_edge_type(plain):
     assert torch.equal(edges[EdgeAttr(None, "coo")][0], torch.from_numpy(graph.edges[EDGE].src_keys))
 
 
-def test_nothing_is_changed(plain):
+def test_stores_are_read_only(plain):
     _, features, edges = plain
     with pytest.raises(SettingsError, match="put_tensor is not possible"):
         features[None, "x", None] = torch.zeros(80, 3)
@@ -150,7 +150,7 @@ def test_a_slice_takes_memory_for_its_own_rows():
     assert stores._keys(None, 3, "node").tolist() == [0, 1, 2]
 
 
-def test_what_cannot_be_answered(plain, ratings):
+def test_unknown_types_features_and_keys_are_refused(plain, ratings):
     _, features, _ = plain
     with pytest.raises(IdRangeError, match=r"index\[1\] of node is 80; keys are 0\.\.79"):
         features[None, "x", torch.tensor([0, 80])]
@@ -164,7 +164,7 @@ def test_what_cannot_be_answered(plain, ratings):
         ratings[2].get_edge_index(("user", "reads", "movie"), "coo")
 
 
-def test_strings_are_no_tensors(tmp_path):
+def test_strings_are_refused_as_tensors(tmp_path):
     features = {"title": ["a", "b"], "x": np.zeros((2, 1), np.float32)}
     graph = graph_from_arrays(np.array([[0], [1]]), num_nodes=2, node_features=features)
     hopstream.write_parts(graph, tmp_path / "parts")
@@ -184,7 +184,7 @@ def test_features_of_edges_need_their_keys(tmp_path):
         assert [of.tolist() for of in DatasetGraphStore(store).get_edge_index(None, "coo")] == [[0], [1]]
 
 
-def test_other_processes_open_the_source_anew(found_worlds):
+def test_other_processes_reopen_the_source(found_worlds):
     world = found_worlds["plain"]
     features, edges = open_stores(world.folder)
     sent = pickle.loads(pickle.dumps((features, edges)))

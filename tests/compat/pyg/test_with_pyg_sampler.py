@@ -284,7 +284,7 @@ def stores_at(folder: str, place: str, pool: ServerPool) -> Iterator[tuple[Datas
 
 
 @pytest.mark.parametrize(("case", "place"), in_turns(OVER_STORES, PLACES))
-def test_own_loader_over_stores_gives_what_it_gives_over_data(places, server_pool, backend, case, place):
+def test_pyg_loader_gives_the_same_over_stores_and_data(places, server_pool, backend, case, place):
     """PyG's loader and sampler give the same over our stores as over data, up to the order of neighbours."""
     kind, node_type, options = NODES[case]
     skip_trees(backend, options)
@@ -300,7 +300,7 @@ def test_own_loader_over_stores_gives_what_it_gives_over_data(places, server_poo
 
 
 @pytest.mark.parametrize(("case", "place"), in_turns(["no types", "writes", "cites"], PLACES))
-def test_own_link_loader_over_stores_gives_what_it_gives_over_data(places, server_pool, backend, case, place):
+def test_pyg_link_loader_gives_the_same_over_stores_and_data(places, server_pool, backend, case, place):
     kind, edge_type, options = LINKS[case]
     data = as_data(make_graph(kind))
     pairs = (data if edge_type is None else data[edge_type]).edge_index[:, : 2 * BATCH_SIZE]

@@ -71,7 +71,7 @@ def test_the_scores_of_three_students(scores):
 
 
 @pytest.mark.parametrize(("dtype", "size", "kind"), [("DT_INT32", 3, "int64_list"), ("DT_STRING", -1, "bytes_list")])
-def test_what_a_schema_makes_of_random_values(dtype, size, kind):
+def test_random_values_follow_the_schema(dtype, size, kind):
     text = RAGGED.replace("DT_INT64", dtype).replace("-1", str(size))
     example = tfgnn.write_example(tfgnn.random_graph_tensor(spec_of(text), rng_seed=1))
     feature = example.features.feature["nodes/students.scores"]
@@ -194,7 +194,7 @@ def test_the_schema_of_the_page_makes_graphs():
 
 
 @needs_page
-def test_every_name_of_the_page_is_there():
+def test_every_name_of_the_page_is_available():
     names = set(re.findall(r"\b(?:tfgnn|tensorflow_gnn)\.(\w+)", PAGES[0].read_text())) - {"sampler"}
     assert {"parse_example", "get_io_spec", "GraphTensor"} < names
     assert [name for name in sorted(names) if name not in tfgnn.__all__] == []

@@ -17,7 +17,7 @@ def graphs():
     return [tfgnn.random_graph_tensor(SPEC, rng_seed=number) for number in range(5)]
 
 
-def test_graphs_with_everything_come_back_alone_and_in_a_batch(graphs):
+def test_complete_graphs_survive_a_round_trip_alone_and_batched(graphs):
     examples = [tfgnn.write_example(graph).SerializeToString() for graph in graphs]
     batch = tfgnn.parse_example(SPEC, examples)
     for number, graph in enumerate(graphs):
@@ -88,7 +88,7 @@ def test_where_values_lie_in_a_message():
     assert set(written) <= names
 
 
-def test_equal_lists_are_ragged_only_where_that_is_said():
+def test_equal_lists_are_ragged_only_if_declared():
     even = [[1, 2], [3, 4]]
     spec = students(tfgnn.ragged_constant(even)).spec.relax(num_nodes=True)
     message = tfgnn.write_example(students(tfgnn.ragged_constant(even)))

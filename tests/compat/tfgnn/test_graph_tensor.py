@@ -13,7 +13,7 @@ from hopstream.errors import SchemaError, UnknownNameError
 from tests.compat.tfgnn.graphs import SCORES, as_lists, students, two_components
 
 
-def test_pieces_show_what_they_were_given():
+def test_pieces_return_their_inputs():
     graph = two_components()
     users, knows = graph.node_sets["users"], graph.edge_sets["knows"]
     assert (graph.rank, graph.shape, graph.num_components, graph.total_num_components) == (0, (), 2, 2)
@@ -238,7 +238,7 @@ def test_a_graph_tensor_is_shown_in_a_few_lines():
     assert lines[-1] == ")" and len(lines) < 8
 
 
-def test_names_of_sets_that_are_not_there_are_answered_with_those_that_are():
+def test_error_for_an_unknown_set_lists_known_sets():
     graph = tfgnn.GraphTensor.from_pieces(node_sets={"songs": tfgnn.NodeSet.from_fields(sizes=[2], features={})})
     with pytest.raises(UnknownNameError, match="node set 'song' does not exist; known: songs"):
         graph.node_sets["song"]

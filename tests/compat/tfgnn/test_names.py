@@ -33,7 +33,7 @@ PUBLIC = """
 """
 
 
-def test_every_public_name_is_here_or_says_why_not():
+def test_every_public_name_is_available_or_has_a_reason():
     unknown = [name for name in PUBLIC.split() if name not in tfgnn.__all__ and name not in REASONS]
     both = [name for name in tfgnn.__all__ if name in REASONS]
     assert (unknown, both) == ([], [])
@@ -49,7 +49,7 @@ def test_every_public_name_is_here_or_says_why_not():
         ("nonsense", r"has no 'nonsense'; docs/from-tfgnn.md lists the names that it has"),
     ],
 )
-def test_names_that_are_not_here_say_what_to_use(name, match):
+def test_error_for_a_missing_name_names_the_replacement(name, match):
     with pytest.raises(AttributeError, match=match):
         getattr(tfgnn, name)
 

@@ -12,7 +12,7 @@ from tests.compat.tfgnn.graphs import as_lists, links_spec
 SPEC = links_spec()
 
 
-def test_a_seed_decides_over_the_graph():
+def test_the_seed_determines_the_graph():
     first = tfgnn.random_graph_tensor(SPEC, rng_seed=1)
     assert as_lists(first) == as_lists(tfgnn.random_graph_tensor(SPEC, rng_seed=1))
     assert as_lists(first) != as_lists(tfgnn.random_graph_tensor(SPEC, rng_seed=2))
@@ -59,7 +59,7 @@ def test_values_are_drawn_from_samples():
         tfgnn.random_graph_tensor(SPEC, {(tfgnn.NODES, "nobody", "x"): [1]})
 
 
-def test_a_readout_that_is_none_is_refused():
+def test_an_invalid_readout_is_refused():
     text = 'node_sets { key: "a" value { } } edge_sets { key: "_readout/seed" value { source: "a" target: "a" } }'
     spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
     with pytest.raises(SchemaError, match=r"edge set '_readout/seed' goes to 'a'; its target is '_readout'"):

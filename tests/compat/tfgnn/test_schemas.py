@@ -10,7 +10,7 @@ from hopstream.errors import FormatError, SchemaError
 from tests.compat.tfgnn.graphs import LINKS, links_spec, students, two_components
 
 
-def test_a_spec_says_what_the_schema_says():
+def test_a_spec_matches_its_schema():
     spec = links_spec()
     assert spec.node_sets_spec["users"]["tags"] == tfgnn.TensorSpec((None, None, None), "string")
     assert spec.context_spec["label"] == tfgnn.TensorSpec((1, 2), "string")
@@ -24,7 +24,7 @@ def test_a_spec_says_what_the_schema_says():
         links_spec(indices_dtype=np.float32)
 
 
-def test_a_schema_becomes_a_spec_and_comes_back(tmp_path):
+def test_a_schema_survives_a_round_trip_through_a_spec(tmp_path):
     schema = tfgnn.parse_schema(LINKS.encode())
     assert tfgnn.create_schema_pb_from_graph_spec(links_spec()) == schema
     tfgnn.write_schema(schema, str(tmp_path / "schema.pbtxt"))
@@ -33,7 +33,7 @@ def test_a_schema_becomes_a_spec_and_comes_back(tmp_path):
         tfgnn.parse_schema(b"\xff")
 
 
-def test_a_graph_tells_its_schema():
+def test_a_graph_returns_its_schema():
     graph = two_components()
     schema = tfgnn.create_schema_pb_from_graph_spec(graph)
     assert schema.edge_sets["knows"].source == "users" and len(schema.context.features) == 1
@@ -93,7 +93,7 @@ def test_graphs_are_compared_with_schemas(text, match):
         tfgnn.check_compatible_with_schema_pb(graph, tfgnn.parse_schema(text))
 
 
-def test_uniform_lists_are_not_what_a_ragged_feature_wants():
+def test_uniform_lists_are_refused_for_ragged_features():
     schema = tfgnn.parse_schema(STUDENTS)
     tfgnn.check_compatible_with_schema_pb(students([[1, 2], [3]]), schema)
     tfgnn.check_compatible_with_schema_pb(students(tfgnn.ragged_constant([[1, 2], [3, 4]])), schema)
@@ -127,7 +127,7 @@ def test_edges_that_connect_other_sets_are_named():
         ('context { features { key: "c" value { dtype: DT_BOOL } } }', r"context/c is missing"),
     ],
 )
-def test_required_features_are_there_or_named(required, match):
+def test_missing_required_features_are_named(required, match):
     actual = tfgnn.parse_schema(FIRST + ' node_sets { key: "other" value { } }')
     if match is None:
         tfgnn.check_required_features(tfgnn.parse_schema(required), actual)

@@ -111,7 +111,7 @@ def test_rows_without_values(folder):
     assert column_of(folder).read(1, 3).shape == (2, 0)
 
 
-def test_an_empty_file_may_tell_the_shape(folder):
+def test_an_empty_file_can_define_the_shape(folder):
     array = rows_of("int16", (2, 3))
     folder.set_feat("parquet", [lists_table(array[:0], "list", is_told=True), lists_table(array, "fixed")])
     np.testing.assert_array_equal(column_of(folder).read(0, 4), array)
@@ -139,7 +139,7 @@ def test_row_groups_are_not_held_as_a_whole(tmp_path):
     assert len(file.group_offsets) == 2 and most < rows.nbytes // 4
 
 
-def test_only_row_groups_that_are_asked_for_are_decoded(folder):
+def test_only_requested_row_groups_are_decoded(folder):
     folder.set_feat("parquet", [columns_table(FEAT[:, :1])])
     column = column_of(folder)
     path = folder.root / folder.metadata["node_data"]["paper"]["feat"]["data"][0]
@@ -260,7 +260,7 @@ BAD_COLUMNS = {
 
 
 @pytest.mark.parametrize("case", BAD_COLUMNS)
-def test_what_is_wrong_is_said_with_its_file(folder, case):
+def test_error_names_the_file_of_a_bad_column(folder, case):
     file_format, contents, error, message = BAD_COLUMNS[case]
     folder.set_feat("numpy", [FEAT])
     suffix = "npy" if file_format == "numpy" else "parquet"
@@ -286,7 +286,7 @@ def test_truncated_files(folder, file_format):
 
 
 @pytest.mark.parametrize("file_format", ["numpy", "parquet"])
-def test_damaged_files_are_errors_of_ours(folder, rng, file_format):
+def test_damaged_files_raise_hopstream_errors(folder, rng, file_format):
     folder.set_feat(file_format, [FEAT if file_format == "numpy" else lists_table(FEAT, "list", is_told=True)])
     path = folder.root / folder.metadata["node_data"]["paper"]["feat"]["data"][0]
     content = path.read_bytes()
@@ -301,7 +301,7 @@ def test_damaged_files_are_errors_of_ours(folder, rng, file_format):
             assert "n/0." in str(error)
 
 
-def test_a_column_name_that_is_no_text(folder):
+def test_a_column_name_that_is_not_utf8(folder):
     folder.set_feat("parquet", [pa.table({"abcdef": FEAT[:, 0]})])
     path = folder.root / folder.metadata["node_data"]["paper"]["feat"]["data"][0]
     path.write_bytes(path.read_bytes().replace(b"abcdef", b"\xb9bcdef"))

@@ -203,7 +203,7 @@ BAD_EDGES = {
 
 
 @pytest.mark.parametrize("case", BAD_EDGES)
-def test_what_is_wrong_is_said_with_its_place(folder, case):
+def test_error_names_the_place_of_bad_edges(folder, case):
     file_format, contents, error, message = BAD_EDGES[case]
     folder.set_edges(file_format, contents)
     with pytest.raises(error, match=message) as raised:
@@ -233,7 +233,7 @@ def test_truncated_files(folder, file_format):
 
 
 @pytest.mark.parametrize("file_format", WRITTEN)
-def test_damaged_files_are_errors_of_ours(folder, rng, file_format):
+def test_damaged_files_raise_hopstream_errors(folder, rng, file_format):
     set_many(folder, file_format, is_counted=False)
     folder.save()
     path = folder.root / folder.metadata["edges"][WRITES]["data"][0]
@@ -268,6 +268,6 @@ def test_a_piece_of_another_graph(folder):
 
 
 @pytest.mark.parametrize("value", [None, [], [1], [0, 1, [[0]]], [0, 1, 2], ["a", 1, []]])
-def test_what_is_no_piece(value):
+def test_invalid_pieces_are_refused(value):
     with pytest.raises(FormatError, match="not a piece of edges"):
         EdgeRange.from_json(value)

@@ -16,7 +16,7 @@ from tests.ingest.chunked.folders import FEAT, PAIRS, WEIGHT, WRITES, lines
 AUTHOR_WRITES = ("author", "writes", "paper")
 
 
-def test_all_of_it(folder):
+def test_a_chunked_graph_is_opened_and_read(folder):
     root = folder.save()
     graph = open_chunked(root)
     assert (graph.name, graph.root, graph.metadata_filename) == ("g", root, "metadata.json")
@@ -74,7 +74,7 @@ def test_links_do_not_lead_out_of_the_folder(folder, tmp_path_factory):
         open_chunked(folder.save())
 
 
-def test_it_is_told_from_tables_by_its_fields(folder, tmp_path):
+def test_chunked_metadata_is_recognized_by_its_fields(folder, tmp_path):
     assert is_chunked(folder.save() / "metadata.json")
     tables = tmp_path / "tables.json"
     tables.write_text(json.dumps({"nodes": {}, "edges": []}))
@@ -208,13 +208,13 @@ def test_refusals(folder, case):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"a": 1, "a": 2}', "\xff"])
-def test_metadata_that_is_none(tmp_path, text):
+def test_invalid_metadata_is_refused(tmp_path, text):
     (tmp_path / "metadata.json").write_text(text, encoding="latin-1")
     with pytest.raises((FormatError, SchemaError), match=r"metadata.json"):
         open_chunked(tmp_path)
 
 
-def test_damaged_metadata_is_an_error_of_ours(folder, rng):
+def test_damaged_metadata_raises_a_hopstream_error(folder, rng):
     text = (folder.save() / "metadata.json").read_bytes()
     for _ in range(300):
         broken = bytearray(text)
@@ -226,7 +226,7 @@ def test_damaged_metadata_is_an_error_of_ours(folder, rng):
             continue
 
 
-def test_fields_of_others_are_left_alone(folder):
+def test_unknown_fields_are_ignored(folder):
     folder.metadata["made_by"] = "somebody"
     assert open_chunked(folder.save())
 

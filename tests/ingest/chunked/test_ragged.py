@@ -88,7 +88,7 @@ def test_elements_may_have_a_shape(folder, block_bytes):
     check_rows(column_of(folder), rows)
 
 
-def test_lists_are_ragged_where_files_have_them_of_other_lengths_or_the_metadata_says_so(folder):
+def test_lists_are_ragged_by_length_or_by_metadata(folder):
     ones, twos = pa.table({"a": [[1], [1]]}), pa.table({"a": [[1, 2], [3, 4]]})
     folder.set_feat("parquet", [ones, twos])
     check_rows(column_of(folder), [[1], [1], [1, 2], [3, 4]])
@@ -115,7 +115,7 @@ EVEN = {
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.float64())], ids=str)
 @pytest.mark.parametrize("case", EVEN)
-def test_lists_of_several_lengths_are_ragged_whatever_the_footers_count(folder, block_bytes, case, kind):
+def test_lists_of_several_lengths_are_ragged_despite_footer_counts(folder, block_bytes, case, kind):
     rows = [row for of_file in EVEN[case] for row in of_file]
     folder.set_feat("parquet", [lists(of_file, kind) for of_file in EVEN[case]], num_nodes=len(rows))
     folder.metadata["node_data"]["paper"].pop("train_mask", None)
@@ -123,7 +123,7 @@ def test_lists_of_several_lengths_are_ragged_whatever_the_footers_count(folder, 
     assert column.shape == () and column.read(0, len(rows)).tolist() == rows
 
 
-def test_elements_with_a_shape_may_even_out_or_all_have_one_length(folder):
+def test_lists_of_shaped_elements_are_dense_if_equal_lengths_allow_it(folder):
     pair, kind = [1, 2], pa.list_(pa.list_(pa.int32(), 2))
     for rows in ([[pair], [pair] * 3], [[], [pair] * 3], [[pair, pair], []]):
         folder.set_feat("parquet", [lists(rows, kind)], num_nodes=2)
@@ -153,7 +153,7 @@ def test_a_large_column_of_one_length_is_dense(folder):
 
 
 @pytest.mark.parametrize("max_groups", [1 << 10, 5])
-def test_of_a_column_too_large_to_look_at_some_of_each_row_group_is_seen(folder, monkeypatch, max_groups):
+def test_large_columns_are_sampled_in_each_row_group(folder, monkeypatch, max_groups):
     """A longer list that the samples miss is an error at reading, which names the remedy."""
     monkeypatch.setattr(parquet_ragged, "CHECK_BYTES", 20 * 100 * 32)
     monkeypatch.setattr(parquet_ragged, "MAX_GROUPS", max_groups)
@@ -204,7 +204,7 @@ def graph_of(rng: np.random.Generator, num_rows: int) -> Graph:
     ("num_rows", "num_chunks", "data_format"),
     [(0, 1, "numpy"), (0, 7, "parquet"), (3, 7, "numpy"), (30, 1, "parquet"), (30, 7, "numpy")],
 )
-def test_what_is_written_reads_back(tmp_path, rng, block_bytes, num_rows, num_chunks, data_format):
+def test_written_columns_survive_a_round_trip(tmp_path, rng, block_bytes, num_rows, num_chunks, data_format):
     graph = graph_of(rng, num_rows)
     write_chunked(graph, tmp_path / "g", num_chunks=num_chunks, data_format=data_format)
     found = open_chunked(tmp_path / "g")
@@ -262,7 +262,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_said_with_file_and_row(folder, case):
+def test_error_names_the_file_and_row_of_bad_lists(folder, case):
     contents, message = BAD[case]
     folder.set_feat("parquet", contents)
     with pytest.raises(SchemaError, match=message) as raised:
@@ -270,7 +270,7 @@ def test_what_is_wrong_is_said_with_file_and_row(folder, case):
     assert "paper.feat" in str(raised.value)
 
 
-def test_a_mask_is_no_text(folder):
+def test_a_text_mask_is_refused(folder):
     folder.set_feat("parquet", [text(WORDS, pa.string())])
     folder.metadata["node_data"]["paper"]["val_mask"] = folder.metadata["node_data"]["paper"].pop("feat")
     with pytest.raises(SchemaError, match=r"paper.val_mask is string; a split is bool"):

@@ -133,7 +133,7 @@ def check_sources_agree(one, other, *, max_rows: int, step: int) -> None:
                 np.testing.assert_array_equal(column.read(start, stop), same.read(start, stop))
 
 
-def test_names_that_are_no_file_names(tmp_path):
+def test_names_unfit_for_files_are_stored(tmp_path):
     graph = Graph(
         nodes={
             "a/b": NodeTable(num_nodes=2, features={"../x": np.arange(2), "~feature0": np.ones(2)}),
@@ -157,7 +157,7 @@ def with_feature(graph: Graph, name: str, column) -> Graph:
     return replace(graph, nodes=nodes)
 
 
-def test_what_a_chunked_graph_cannot_hold(graph, tmp_path):
+def test_unstorable_features_and_splits_are_refused(graph, tmp_path):
     complex_rows = RaggedArray.from_rows([np.zeros(n, np.complex64) for n in range(5)])
     ragged = with_feature(graph, "tags", complex_rows)
     no_text = RaggedArray(np.full(5, 0xFF, np.uint8), np.arange(6), is_string=True)
@@ -190,7 +190,7 @@ def test_what_a_chunked_graph_cannot_hold(graph, tmp_path):
 
 
 @pytest.mark.parametrize("column", [np.zeros(5, np.complex64), np.zeros((5, 0), np.int8)], ids=["complex", "empty"])
-def test_what_parquet_cannot_hold(graph, tmp_path, column):
+def test_columns_unstorable_in_parquet_are_refused(graph, tmp_path, column):
     bad = with_feature(graph, "x", column)
     with pytest.raises(SchemaError, match=r"author.x is .*, which parquet cannot hold; use numpy"):
         write_chunked(bad, tmp_path / "g", data_format="parquet")
@@ -216,7 +216,7 @@ def test_settings_are_checked(graph, tmp_path, changes, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_there_is_kept(graph, tmp_path):
+def test_existing_files_are_not_overwritten(graph, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "empty").mkdir()
@@ -228,7 +228,7 @@ def test_what_is_there_is_kept(graph, tmp_path):
     assert read_graph(tmp_path / "empty").fingerprint() == graph.fingerprint()
 
 
-def test_nothing_is_left_where_writing_fails(graph, tmp_path, monkeypatch):
+def test_a_failed_write_leaves_nothing(graph, tmp_path, monkeypatch):
     def fail(stage, done, total):
         if done == total // 2:
             raise OSError(28, "no space left on device")
@@ -238,14 +238,14 @@ def test_nothing_is_left_where_writing_fails(graph, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed(graph, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(graph, tmp_path):
     (tmp_path / ".g.work" / "new").mkdir(parents=True)
     (tmp_path / ".g.work" / "lock").touch()
     write_chunked(graph, tmp_path / "g")
     assert [p.name for p in tmp_path.iterdir()] == ["g"]
 
 
-def test_one_process_at_a_time_writes(graph, tmp_path):
+def test_concurrent_writers_are_refused(graph, tmp_path):
     with open_work(tmp_path / "g"), pytest.raises(StateError, match="by another process"):
         write_chunked(graph, tmp_path / "g")
     assert list(tmp_path.iterdir()) == []

@@ -92,7 +92,7 @@ def test_raw_ids_are_a_feature(seed, formats):
     seed=st.integers(0, 2**32 - 1), kinds=st.tuples(KINDS, KINDS), formats=st.tuples(FORMATS, FORMATS),
     dirt=st.sampled_from([(True, False), (False, True)]),
 )  # fmt: skip
-def test_the_first_flaw_is_told_as_read_graph_tells_it(seed, kinds, formats, dirt):
+def test_the_first_error_equals_that_of_read_graph(seed, kinds, formats, dirt):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "LIMITS", SMALL)
         source = make_world(Path(folder), seed, kinds, formats, (30, 10, 40), dirt).write()
@@ -104,7 +104,7 @@ def test_the_first_flaw_is_told_as_read_graph_tells_it(seed, kinds, formats, dir
         assert not (Path(folder) / "out").exists() and list(Path(folder).glob(".*")) == []
 
 
-def test_limits_of_any_size_give_the_same(tmp_path, monkeypatch):
+def test_limits_do_not_change_the_result(tmp_path, monkeypatch):
     source = make_world(tmp_path, 5, ("mixed", "int"), ("csv", "parquet"), (20, 9, 30), (True, True)).write()
     options = {"on_dangling": "drop", "on_duplicate": "drop", "keep_raw_ids": False}
     for number, limits in enumerate((plan.LIMITS, replace(SMALL, block_rows=2, bucket_bytes=60))):
@@ -113,7 +113,7 @@ def test_limits_of_any_size_give_the_same(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("file_format", ["tsv"])
-def test_other_formats_give_what_csv_gives(tmp_path, monkeypatch, file_format):
+def test_other_formats_give_the_same_as_csv(tmp_path, monkeypatch, file_format):
     monkeypatch.setattr(plan, "LIMITS", SMALL)
     graphs = []
     for number, name in enumerate(("csv", file_format)):

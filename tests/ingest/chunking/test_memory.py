@@ -41,7 +41,7 @@ def compile_kernels(folder: Path) -> None:
 
 @pytest.mark.scale
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_resident_memory_stays_within_what_was_given(tmp_path: Path, rng: np.random.Generator, file_format: str):
+def test_resident_memory_stays_within_the_given_bound(tmp_path: Path, rng: np.random.Generator, file_format: str):
     """60 MB of raw ids, 240 MB of edge ends, and 250 MB of features so wide that a batch is too large."""
     num_nodes, num_edges = 3_000_000, 6_000_000
     raw = np.char.add("a-rather-long-", rng.permutation(num_nodes).astype(str))

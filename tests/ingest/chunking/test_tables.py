@@ -62,7 +62,7 @@ def test_features_of_every_kind(shop: Shop):
     assert list(graph.nodes["user"].features) == ["uid", "age", "both"]
 
 
-def test_dtypes_that_only_all_files_tell(shop: Shop):
+def test_dtypes_are_inferred_from_all_files(shop: Shop):
     shop.write("more.csv", "uid,age,part\n4,1.5,test\n")
     shop.nodes["user"]["files"] = ["users.csv", "more.csv"]
     graph, _ = check_equal(shop.source(), shop.root)
@@ -97,7 +97,7 @@ def test_ids_of_edges_are_bounded_by_a_sample(shop: Shop, monkeypatch: pytest.Mo
     assert graph.nodes["film"].num_nodes == 301
 
 
-def test_a_sample_tells_how_many_there_are():
+def test_a_sample_estimates_the_number_of_distinct_values():
     cells = pa.array([str(n) for n in range(20_000)], pa.large_string())
     whole, parts = steps.Sample(500), steps.Sample(500)
     whole.add(steps.hashes_of(cells), cells)
@@ -110,7 +110,7 @@ def test_a_sample_tells_how_many_there_are():
     assert 17_000 < again.num_different() < 23_000
 
 
-def test_what_was_dropped_is_counted(shop: Shop):
+def test_dropped_rows_are_counted(shop: Shop):
     shop.write("users.csv", "uid,age,part\n7,30,val\n12,41,\n7,12,train\n7,1,test\n")
     shop.write("rates.csv", "user,film,stars\n9,3,5\n7,4,\n9,,2\n12,3,1\n")
     report = shop.chunk(on_dangling="drop", on_duplicate="drop")
@@ -134,14 +134,14 @@ def test_what_was_dropped_is_counted(shop: Shop):
         (lambda s: s.nodes["user"].update(id={"column": "name", "dtype": "int64"}), "user.name is 'a' at users.csv"),
     ],
 )
-def test_what_a_chunked_graph_cannot_hold(shop: Shop, change, match):
+def test_unstorable_features_and_splits_are_refused(shop: Shop, change, match):
     change(shop)
     with pytest.raises(SchemaError, match=match):
         shop.chunk()
     assert list(shop.root.glob(".*")) == [] and not (shop.root / "got").exists()
 
 
-def test_what_is_left_out(shop: Shop):
+def test_leave_out_drops_named_features(shop: Shop):
     shop.nodes["user"].update(id="name", features=["name", "age"], split="uid")
     shop.write("rates.csv", "user,film,stars\na,3,5\nc,8,\n")
     shop.rates["split"] = "stars"

@@ -94,7 +94,7 @@ def classes(num_classes: int = 4, **options: Any) -> list[Data]:
     ],
     ids=str,
 )  # fmt: skip
-def test_label_0_is_a_class_where_there_are_no_negatives(options: dict[str, Any], class_0: tuple[str, ...]):
+def test_label_0_is_a_class_without_negatives(options: dict[str, Any], class_0: tuple[str, ...]):
     objects = classes(**options)
     graph = hopstream.read_graph(objects)
     check(graph, EDGE, objects, class_0)
@@ -103,7 +103,7 @@ def test_label_0_is_a_class_where_there_are_no_negatives(options: dict[str, Any]
     assert table.features.get("label", np.empty(0, np.int64)).dtype == np.int64
 
 
-def test_labels_that_cannot_be_told_from_negatives_are_refused():
+def test_labels_ambiguous_with_negatives_are_refused():
     objects = classes(neg_sampling_ratio=0.0, num_val=0.0)
     order = objects[2].edge_label.argsort(descending=True)
     objects[2].edge_label, objects[2].edge_label_index = (
@@ -176,7 +176,7 @@ def test_links_of_several_types_are_kept():
     assert graph.label_types["user", "likes_label", "item"] == (LIKES, LIKED)
 
 
-def test_loaders_take_them_and_do_not_follow_them(tmp_path: Path):
+def test_loaders_take_links_and_do_not_follow_them(tmp_path: Path):
     objects = untyped()
     hopstream.write_parts(hopstream.read_graph(objects), tmp_path / "parts", num_parts=2, method="hash")
     label, negative = ("node", "to_label", "node"), ("node", "to_negative", "node")
@@ -190,7 +190,7 @@ def test_loaders_take_them_and_do_not_follow_them(tmp_path: Path):
         assert found == Counter((src, dst) for src, dst, _ in wanted.elements())
 
 
-def test_what_is_no_split_of_links_is_refused():
+def test_invalid_link_splits_are_refused():
     train, val, test = untyped()
     with pytest.raises(SchemaError, match="got 2 data objects; give one, or the three"):
         hopstream.read_graph([train, val])  # type: ignore[arg-type]

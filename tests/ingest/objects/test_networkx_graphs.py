@@ -33,7 +33,7 @@ def test_a_directed_graph():
 
 
 @pytest.mark.parametrize("kind", [nx.Graph, nx.MultiGraph])
-def test_edges_without_direction_are_given_in_both(kind):
+def test_undirected_edges_are_stored_in_both_directions(kind):
     source = kind([(5, 7), (7, 7), (7, 9)])
     if kind is nx.MultiGraph:
         source.add_edge(5, 7)
@@ -63,7 +63,7 @@ def typed():
     return source
 
 
-def test_types_and_the_way_back():
+def test_typed_graphs_survive_a_round_trip():
     graph = graph_from_networkx(typed(), node_type="type", edge_type="type", raw_ids="id")
     assert list(graph.nodes) == ["paper", "author"]
     assert graph.nodes["paper"].features["year"].tolist() == [2001, 2002]
@@ -80,7 +80,7 @@ def test_types_and_the_way_back():
     assert set(graph_to_networkx(graph).nodes) == {("paper", 0), ("paper", 1), ("author", 0)}
 
 
-def test_a_graph_without_types_comes_back(rng):
+def test_an_untyped_graph_survives_a_round_trip(rng):
     source = nx.gnp_random_graph(12, 0.3, seed=3, directed=True)
     for node in source:
         source.nodes[node]["key"] = int(rng.integers(9))
@@ -128,7 +128,7 @@ def with_nodes(*nodes, edges=()):
         ),
     ],
 )
-def test_what_cannot_be_stored_is_refused(source, options, message):
+def test_unstorable_graphs_are_refused(source, options, message):
     with pytest.raises(SchemaError, match=message):
         graph_from_networkx(source, **options)
 

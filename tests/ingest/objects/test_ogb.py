@@ -77,7 +77,7 @@ def test_several_labels_and_features_of_one_column_keep_their_shape(plain):
         ({"node_year": {"paper": np.zeros(6)}}, SchemaError, "node_year is dict; wanted one array"),
     ],
 )
-def test_what_is_not_as_ogb_has_it_is_refused(plain, change, error, message):
+def test_graphs_that_differ_from_the_ogb_format_are_refused(plain, change, error, message):
     graph = {**plain, **change}
     graph = {name: value for name, value in graph.items() if value is not None}
     with pytest.raises(error, match=message):

@@ -64,13 +64,13 @@ def test_attributes_split_as_pyg_splits_them():
     assert features(graph) == (set(data.node_attrs()), set(data.edge_attrs()) - {"edge_index"})
 
 
-def test_as_many_nodes_as_edges_go_by_name():
+def test_equal_node_and_edge_counts_are_resolved_by_name():
     data = Data(edge_index=edge_index((0, 1), (1, 0)), x=torch.ones(2, 1), a=torch.ones(2), edge_a=torch.ones(2))
     assert features(graph_from_data(data)) == ({"x", "a"}, {"edge_a"})
     assert set(data.node_attrs()) == {"x", "a"}
 
 
-def test_what_is_of_the_graph_is_left_out():
+def test_graph_level_attributes_are_left_out():
     data = small_data(
         name="cora", scalar=torch.tensor(3.0), u=torch.zeros(1, 7), info={"a": 1}, classes=["x", "y"], y=torch.ones(1)
     )
@@ -292,14 +292,14 @@ def test_splits_of_node_types_are_read(caplog):
         graph_from_data(data)
 
 
-def test_names_that_some_loaders_attach_are_said(caplog):
+def test_log_lists_features_named_like_loader_attributes(caplog):
     graph = graph_from_data(small_data(edge_label=torch.ones(5), ppr_edge_attr=torch.ones(4)))
     assert features(graph) == ({"x", "ppr_edge_attr"}, {"edge_label"})
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("features node.ppr_edge_attr, node__to__node.edge_label have the names of")
 
 
-def test_what_may_be_a_split_is_said(caplog):
+def test_log_lists_possible_splits(caplog):
     graph_from_data(small_data(idx_train=torch.tensor([0, 1]), train_rows=torch.tensor([1, 2]), latest=3))
     assert caplog.messages[1].startswith("idx_train, train_rows may be splits and are left out: name keys of a split")
     caplog.clear()
@@ -315,7 +315,7 @@ NAMES_LIKE_SPLITS = (
 
 
 @pytest.mark.parametrize("name", NAMES_LIKE_SPLITS)
-def test_a_feature_that_may_be_a_split_is_said(name: str, caplog):
+def test_log_names_a_feature_that_may_be_a_split(name: str, caplog):
     graph = graph_from_data(small_data(**{name: torch.tensor([True, False, True, False])}))
     assert features(graph) == ({"x", name}, set())
     assert len(caplog.messages) == 1
@@ -323,7 +323,7 @@ def test_a_feature_that_may_be_a_split_is_said(name: str, caplog):
     assert caplog.messages[0].startswith(name + told)
 
 
-def test_features_that_may_be_splits_are_said_of_every_type(caplog):
+def test_log_lists_possible_splits_of_every_type(caplog):
     graph_from_data(small_data(train_edge_mask=torch.ones(5, dtype=torch.bool), test_score=torch.ones(4)))
     assert [message.partition(" may be")[0] for message in caplog.messages] == ["train_edge_mask"]
     caplog.clear()
@@ -336,7 +336,7 @@ def test_features_that_may_be_splits_are_said_of_every_type(caplog):
     ]
 
 
-def test_what_is_left_out_is_said(caplog):
+def test_log_lists_omitted_attributes(caplog):
     data = small_data(name="cora", scalar=3.0, u=torch.zeros(1, 7), nothing=None, classes=["x", "y"])
     graph_from_data(data)
     assert caplog.messages == ["name, scalar, u, classes are left out: they have no row per node or edge"]
@@ -352,7 +352,7 @@ def test_what_is_left_out_is_said(caplog):
 
 
 @pytest.mark.parametrize("name", ["n_id", "batch", "e_id", "input_id", "seed_time"])
-def test_names_that_batches_have_are_refused(name):
+def test_names_reserved_for_batches_are_refused(name):
     refused = f"^the graph has a feature '{name}', which is the name of an attribute of every batch; rename"
     with pytest.raises(SchemaError, match=refused):
         graph_from_data(small_data(**{name: torch.arange(5 if name == "e_id" else 4)}))

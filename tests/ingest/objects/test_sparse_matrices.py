@@ -44,7 +44,7 @@ def test_matrices_by_type():
         graph_from_scipy({WRITES: writes, CITES: scipy.sparse.eye_array(5)})
 
 
-def test_what_is_no_adjacency_is_refused():
+def test_invalid_adjacency_matrices_are_refused():
     with pytest.raises(SchemaError, match=r"is a matrix \[2, 3\]"):
         graph_from_scipy(scipy.sparse.csr_array((2, 3)))
     with pytest.raises(SchemaError, match="is ndarray; wanted a sparse matrix"):
@@ -78,7 +78,7 @@ def test_files_of_scipy(tmp_path, rng, kind):
     assert hopstream.read_graph(tmp_path / "a.npz").fingerprint() == graph_from_scipy(matrix).fingerprint()
 
 
-def test_files_that_are_no_adjacency(tmp_path):
+def test_invalid_adjacency_files_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     scipy.sparse.save_npz(path, scipy.sparse.dia_array(np.eye(3)))
     with pytest.raises(FormatError, match=r"a\.npz holds a dia matrix of .*; wanted csr, csc or coo"):
@@ -112,7 +112,7 @@ class OnlyDLPack:
         return self._array.__dlpack_device__()
 
 
-def test_arrays_that_give_dlpack():
+def test_arrays_with_dlpack_are_read():
     x, pairs = np.arange(6.0).reshape(3, 2), np.array([[0, 1], [2, 0]])
     graph = hopstream.graph_from_arrays(
         OnlyDLPack(pairs), node_features={"x": OnlyDLPack(x)}, splits={"train": OnlyDLPack(np.array([2, 0]))}
@@ -131,7 +131,7 @@ class Broken(OnlyDLPack):
         raise ZeroDivisionError("no memory of this kind")
 
 
-def test_what_numpy_cannot_hold_is_refused():
+def test_arrays_unsupported_by_numpy_are_refused():
     pairs = np.array([[0, 1], [1, 0]])
     for value, message in (
         (Broken(np.ones(2)), r"node\.x is a Broken that numpy cannot share \(no memory of this kind\)"),

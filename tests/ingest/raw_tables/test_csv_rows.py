@@ -30,7 +30,7 @@ def rows_of(text: bytes) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_pieces_end_where_arrow_ends_rows(rng: np.random.Generator, end: str):
+def test_pieces_end_at_row_ends_of_arrow(rng: np.random.Generator, end: str):
     rows = [",".join(rng.choice(CELLS, 3)) for _ in range(40)]
     text = (end.join(rows) + end).encode()
     for piece_bytes in (1, 7, 64, len(text)):
@@ -90,7 +90,7 @@ def test_a_row_longer_than_all_blocks_ahead_is_refused_by_its_number(tmp_path: P
         list(read_part(files, FilePart(file=0), ["text"], block_bytes=1 << 18))
 
 
-def test_the_line_behind_a_long_cell_is_named(tmp_path: Path):
+def test_error_names_the_line_after_a_long_cell(tmp_path: Path):
     write_texts(tmp_path / "texts")
     with (tmp_path / "texts" / "nodes.csv").open("a") as file:
         file.write("n9,text,nine\n")

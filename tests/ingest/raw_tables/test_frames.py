@@ -149,6 +149,39 @@ def test_prepare_and_chunk_tables_take_tables_in_memory(users, ratings, wanted, 
     assert {path.name for path in tmp_path.iterdir()} == files  # no copy of the tables is left
 
 
+def test_transforms_of_tables_in_memory_are_those_of_their_parquet_files(users, ratings, tmp_path):
+    users = users.append_column("born", pa.array(np.arange(NUM_USERS) * 86_400_000_000, pa.timestamp("us")))
+    transforms = {
+        "age": {"column": "age", "transform": "standard"},
+        "kind": {"column": "kind", "transform": "categories"},
+        "born": {"column": "born", "transform": {"name": "datetime", "parts": ["year", "weekday"]}},
+    }
+    pq.write_table(users, tmp_path / "users.parquet")
+    pq.write_table(ratings, tmp_path / "ratings.parquet")
+    in_files, in_memory = described("files", "users.parquet", "ratings.parquet"), described("table", users, ratings)
+    for description in (in_files, in_memory):
+        description["nodes"]["user"]["features"] |= transforms
+    (tmp_path / "metadata.json").write_text(json.dumps(in_files))
+    wanted, graph = hopstream.read_graph(tmp_path), hopstream.read_graph(in_memory)
+    assert graph.fingerprint() == wanted.fingerprint() and graph.transforms == wanted.transforms
+    assert set(graph.transforms["user"]) >= set(transforms)
+
+    hopstream.prepare(in_memory, tmp_path / "parts", num_parts=2, method="hash")
+    fitted = hopstream.dataset.read_transforms(tmp_path / "parts")
+    assert fitted.to_json() == wanted.transforms
+
+    some = {**in_memory, "nodes": {**in_memory["nodes"], "user": {**in_memory["nodes"]["user"], "table": users[:50]}}}
+    of_some = hopstream.read_graph(some, fitted=fitted, on_dangling="drop").nodes["user"].features
+    assert np.array_equal(of_some["age"], graph.nodes["user"].features["age"][:50])
+    some["nodes"]["user"]["features"] = {
+        **in_memory["nodes"]["user"]["features"],
+        "kind": "kind",
+        "age": transforms["kind"],
+    }
+    with pytest.raises(SchemaError, match=r"^description: user\.age has the transforms .*; the fitted ones are "):
+        hopstream.read_graph(some, fitted=fitted, on_dangling="drop")
+
+
 def test_a_failed_call_leaves_no_copy_of_the_tables(users, ratings, tmp_path):
     unknown = ratings.set_column(0, "user", pa.array(["zoe"] * NUM_RATINGS))
     with pytest.raises(SchemaError, match=r"user is 'zoe', which no user node has, at edges-0\.parquet row 0"):

@@ -86,7 +86,7 @@ def test_damage_of_the_part_that_was_added_is_found(root, name, change, kinds):
     assert kinds <= set(report.kinds), [str(finding) for finding in report.findings]
 
 
-def test_the_last_value_of_what_was_added_is_compared_with_the_source(root):
+def test_the_last_appended_value_is_compared_with_the_source(root):
     def change(values):
         values[-1, -1] += 1
 
@@ -106,7 +106,7 @@ def test_rows_of_an_older_delta_in_place_of_newer_ones_are_found(root):
     assert {"files", "checksums"} & {finding.kind for finding in verify_dataset(root).findings}
 
 
-def test_parts_of_what_was_appended_to_are_checked_alone(root):
+def test_parts_of_an_appended_dataset_are_checked_alone(root):
     for parts in ([0], [1], [2]):
         for against in (None, grown_graph().graph):
             report = verify_dataset(root, against=against, parts=parts)
@@ -148,7 +148,7 @@ def test_a_row_that_is_claimed_for_another_node_is_found(root):
     assert {"book", "edges"} <= {finding.kind for finding in verify_dataset(root).findings}
 
 
-def test_an_overlay_that_is_forgotten_is_found(root):
+def test_an_unlisted_overlay_is_refused(root):
     manifest = read_manifest(root)
     *older, newest = manifest.book.deltas
     kept = {owner: overlays for owner, overlays in newest.overlays.items() if owner != OWNER}
@@ -165,6 +165,6 @@ def test_missing_and_foreign_files_are_named(root):
     assert any(f"{ROWS}/keys.npy" in text and "not a file of this dataset" in text for text in found)
 
 
-def test_what_forges_nothing_is_whole(root):
+def test_an_unchanged_dataset_verifies(root):
     forge(root, {})
     assert verify_dataset(root).is_ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import hopstream
@@ -41,6 +42,34 @@ def test_edges_by_raw_id_are_those_by_key(parts, make):
     hopstream.append(parts / "by_id", edges={RATES: more}, ids={"user": "name"})  # a node of an earlier append
     grown = hopstream.read_dataset(parts / "by_id").edges[RATES]
     assert (grown.src_keys[-1], grown.dst_keys[-1]) == (61, 0)
+
+
+def test_edges_by_raw_id_join_transformed_rows(tmp_path):
+    users = {
+        "table": pa.table({"name": ["a", "b", "c"], "age": [10, 20, 30]}),
+        "id": "name",
+        "features": {"years": {"column": "age", "transform": "min-max"}},
+    }
+    likes = {
+        "table": pa.table({"from": ["a", "b"], "to": ["b", "c"], "stars": [2.0, 6.0]}),
+        "type": ["user", "likes", "user"],
+        "src": "from",
+        "dst": "to",
+        "features": {"stars": {"column": "stars", "transform": "min-max"}},
+    }
+    hopstream.prepare({"nodes": {"user": users}, "edges": [likes]}, tmp_path / "parts", num_parts=1)
+    hopstream.append(
+        tmp_path / "parts",
+        nodes={"user": {"name": ["d"], "age": [25]}},
+        edges={("user", "likes", "user"): (["d", "c"], ["a", "d"], {"stars": [3.0, 5.0]})},
+        ids={"user": "name"},
+        transforms=hopstream.dataset.read_transforms(tmp_path / "parts"),
+    )
+    grown = hopstream.read_dataset(tmp_path / "parts")
+    edges = grown.edges["user", "likes", "user"]
+    assert grown.nodes["user"].features["years"].tolist() == [0, 0.5, 1, 0.75]
+    assert (edges.src_keys.tolist(), edges.dst_keys.tolist()) == ([0, 1, 3, 2], [1, 2, 0, 3])
+    assert edges.features["stars"].tolist() == [0, 1, 0.25, 0.75]
 
 
 @pytest.mark.parametrize(

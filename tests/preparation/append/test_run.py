@@ -34,7 +34,7 @@ from tests.preparation.append.graphs import OPTIONS, grown_graph, written
 
 
 @pytest.mark.parametrize(("num_parts", "num_appends"), [(1, 3), (3, 1)])
-def test_the_graph_is_that_of_one_go(tmp_path, num_parts, num_appends):
+def test_appending_gives_the_graph_of_a_single_write(tmp_path, num_parts, num_appends):
     grown = grown_graph()
     manifest = written(tmp_path / "d", num_parts, num_appends)
     wanted = hopstream.write_parts(grown.graph, tmp_path / "one", num_parts=2, method="hash", **OPTIONS)
@@ -132,7 +132,7 @@ def test_from_a_chunked_graph(tmp_path):
     assert append_folder(tmp_path / "d", tmp_path / "delta", again=True).book.num_parts == 4
 
 
-def test_who_has_it_open_goes_on(tmp_path):
+def test_open_stores_keep_the_old_dataset(tmp_path):
     grown = grown_graph()
     hopstream.write_parts(grown.until(2), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
     with LocalStore(open_dataset(tmp_path / "d")) as store:
@@ -145,7 +145,7 @@ def test_who_has_it_open_goes_on(tmp_path):
         assert after.sum() == store.book.num_edges(RATES) > before.sum()
 
 
-def test_no_part_is_needed_but_those_that_are_opened(tmp_path):
+def test_only_opened_parts_are_needed(tmp_path):
     written(tmp_path / "d", 2, 2)
     shutil.rmtree(tmp_path / "d" / "part-00000")
     with LocalStore(open_dataset(tmp_path / "d"), [1, 3]) as store:
@@ -159,7 +159,7 @@ def test_no_part_is_needed_but_those_that_are_opened(tmp_path):
             store.degrees(RATES, "out", np.zeros(1, np.int64))
 
 
-def test_parts_open_whose_nodes_got_no_edges(tmp_path: Path):
+def test_parts_without_new_edges_open(tmp_path: Path):
     graph = hopstream.graph_from_arrays([[0, 1, 2], [1, 2, 0]], num_nodes=3)
     hopstream.write_parts(graph, tmp_path / "d", owners={"node": np.array([0, 1, 1])}, num_parts=2, direction="in")
     append(tmp_path / "d", edges=([2], [0]))
@@ -193,6 +193,7 @@ LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
         ({"nodes": {"movie": {"x": ONE}}}, UnknownNameError, "features of movie name 'x'"),
         ({"edges": {LIKES: (ONE, ONE)}}, SchemaError, "movie__like__movie.number is missing"),
         ({"edges": {LIKES: (ONE, ONE, {"number": ONE.astype(np.int32)})}}, SchemaError, "in the dataset it is int64"),
+        ({"edges": {LIKES: (ONE, ONE, {"number": ONE.astype("M8[s]")})}}, SchemaError, "keep the unit of its times"),
         ({"edges": {LIKES: (ONE, ONE + 99, {"number": ONE})}}, IdRangeError, r"dst_keys\[0\] is 99; movie has keys"),
         ({"edges": {LIKES: (ONE, ONE[:0], {"number": ONE})}}, SchemaError, "1 sources and 0 destinations"),
         ({"edges": {LIKES: (ONE, ONE, {"number": ONE.repeat(2)})}}, SchemaError, "has 2 rows; there are 1 new rows"),
@@ -205,7 +206,7 @@ LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
         ),
     ],
 )
-def test_refusals_leave_it_as_it_was(begun, given, error, message):
+def test_refused_appends_leave_the_dataset_unchanged(begun, given, error, message):
     before = tree_of(begun)
     with pytest.raises(error, match=message):
         append(begun, **given)
@@ -223,7 +224,7 @@ def test_ids_that_outgrow_their_dtype_are_refused(tmp_path, monkeypatch):
         append(tmp_path / "d", **MOVIE)
 
 
-def test_a_halo_goes_and_none_comes_before_compacting(tmp_path):
+def test_append_removes_the_halo_until_compaction(tmp_path):
     root = tmp_path / "d"
     hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
     hopstream.dataset.add_halo(root, hops=1)
@@ -261,7 +262,7 @@ run.append(place, nodes={"movie": {"time": np.zeros(2, np.uint64)}})
 
 
 @pytest.mark.parametrize("stage", [pytest.param("files", marks=pytest.mark.slow), "manifest"])
-def test_a_killed_append_leaves_it_as_it_was(tmp_path, stage):
+def test_a_killed_append_leaves_the_dataset_unchanged(tmp_path, stage):
     grown = grown_graph()
     hopstream.write_parts(grown.until(1), tmp_path / "d", num_parts=2, method="random", rng_seed=5, **OPTIONS)
     before = read_manifest(tmp_path / "d")
@@ -279,7 +280,7 @@ def test_a_killed_append_leaves_it_as_it_was(tmp_path, stage):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
 
 
-def test_a_full_disk_leaves_it_as_it_was(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_dataset_unchanged(tmp_path, monkeypatch):
     root = tmp_path / "d"
     hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
     before = tree_of(root)
@@ -294,7 +295,7 @@ def test_a_full_disk_leaves_it_as_it_was(tmp_path, monkeypatch):
     assert tree_of(root) == before and verify_dataset(root).is_ok
 
 
-def test_what_is_added_to_the_only_types_need_not_name_them(tmp_path: Path):
+def test_additions_to_single_types_need_no_type_names(tmp_path: Path):
     graph = hopstream.graph_from_arrays(
         [[0, 1, 2], [1, 2, 0]], num_nodes=3, node_features={"x": np.arange(3)}, edge_features={"w": np.arange(3)},
         splits={"train": [0]}, edge_splits={"train": [1]},

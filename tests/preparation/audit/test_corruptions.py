@@ -306,7 +306,7 @@ def test_a_corruption_is_found_in_its_part_alone(origins, root, name):
 
 
 @pytest.mark.parametrize("parts", [[2, 1], [0, 1, 2]])
-def test_parts_are_not_slandered_for_what_others_have(origins, root, parts):
+def test_parts_have_no_findings_of_missing_parts(origins, root, parts):
     for part in {0, 1, 2} - set(parts):
         shutil.rmtree(root / f"part-0000{part}")
     for against in (None, origins[1]):
@@ -330,7 +330,7 @@ def test_parts_without_edge_keys(tmp_path):
     assert report.is_ok and report.checks["edges"].num_checked > 50
 
 
-def test_an_edge_of_one_part_that_leads_out_of_it(tmp_path):
+def test_an_edge_redirected_to_another_part_is_found(tmp_path):
     graph = hopstream.rmat_graph(6, edges_per_node=4)
     hopstream.write_parts(graph, tmp_path / "d", num_parts=3, method="hash")
     first, stop = read_manifest(tmp_path / "d").book.node_offsets["node"][1:3]
@@ -344,7 +344,7 @@ def test_an_edge_of_one_part_that_leads_out_of_it(tmp_path):
     assert verify_dataset(tmp_path / "d", against=graph, parts=[0, 2]).is_ok
 
 
-def test_parts_that_there_are_not(root):
+def test_unknown_parts_are_refused(root):
     for parts, error, message in [
         ([3], hopstream.errors.UnknownNameError, r"has no part 3; parts are numbered 0\.\.2"),
         ([], hopstream.errors.SettingsError, "parts is empty; give some of"),
@@ -398,7 +398,7 @@ def test_findings_are_listed_part_by_part_and_file_by_file(root):
     assert few.checks == report.checks
 
 
-def test_a_wrong_source_leaves_no_kind_out(root):
+def test_a_wrong_source_keeps_every_check_in_the_report(root):
     report = verify_dataset(root, against=hopstream.rmat_graph(5))
     assert set(report.checks) == set(KINDS)
     assert report.checks["features"].status == "skipped"
@@ -509,7 +509,7 @@ def test_datasets_without_edge_keys(tmp_path, monkeypatch):
 
 @settings(max_examples=12, deadline=None)
 @given(graph=typed_graphs(), seed=st.integers(0, 3), keep_edge_keys=st.booleans())
-def test_no_graph_is_slandered(tmp_path_factory, graph, seed, keep_edge_keys):
+def test_correct_graphs_have_no_findings(tmp_path_factory, graph, seed, keep_edge_keys):
     """Graphs with empty types, ragged features, odd names and parallel edges verify without findings."""
     root = tmp_path_factory.mktemp("any") / "d"
     sides = ("in", "out", "both")[seed % 3]
@@ -525,7 +525,7 @@ def test_no_graph_is_slandered(tmp_path_factory, graph, seed, keep_edge_keys):
     assert report.checks["graph"].num_checked == 1
 
 
-def test_what_cannot_be_checked_is_an_error(tmp_path, root):
+def test_unusable_input_is_an_error(tmp_path, root):
     with pytest.raises(hopstream.errors.FormatError, match=r"manifest.json is missing"):
         verify_dataset(tmp_path / "nothing")
     with pytest.raises(hopstream.errors.FormatError, match="give what the dataset was written from"):

@@ -149,7 +149,7 @@ def test_a_true_halo_has_no_findings(root):
     assert report.checks["halo"].num_checked > 500
 
 
-def test_files_that_are_not_those_that_were_written(root):
+def test_changed_missing_and_foreign_files_are_found(root):
     flip(root, f"{CACHED}/features/x.npy")
     assert set(hopstream.verify_dataset(root).kinds) == {"checksums", "halo"}
     (root / f"{EDGES}/indices.npy").unlink()
@@ -282,7 +282,7 @@ def test_true_selections_have_no_findings(root, budget):
     assert hopstream.verify_dataset(root).is_ok
 
 
-def test_a_model_that_nobody_can_choose_by_is_found(root):
+def test_an_empty_fan_out_in_the_model_is_found(root):
     hopstream.dataset.add_halo(root, hops=0, budget=600)
     forge(root, {}, fanouts=())
     findings = hopstream.verify_dataset(root).findings

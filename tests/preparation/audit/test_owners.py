@@ -39,7 +39,7 @@ def change(owners, rows, to=None):
     return before
 
 
-def test_the_owners_that_it_was_cut_by(written, owners):
+def test_the_original_owners_verify(written, owners):
     report = hopstream.verify_dataset(written / "parts", owners=owners)
     without = hopstream.verify_dataset(written / "parts")
     assert report.is_ok and report.checks["nodes"].num_checked == 2 * without.checks["nodes"].num_checked
@@ -74,7 +74,7 @@ def test_files_beside_the_owners(written, owners):
     }  # fmt: skip
 
 
-def test_what_is_no_folder_of_owners(written, owners):
+def test_invalid_owner_folders_are_refused(written, owners):
     change(owners, [0], to=3)
     with pytest.raises(IdRangeError, match=r"paper.npy\[0\] is 3; parts are numbered 0..2"):
         hopstream.verify_dataset(written / "parts", owners=owners)

@@ -46,7 +46,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_it_goes_on_with_the_parts_of_nodes_that_it_found(folder: Path, monkeypatch):
+def test_compaction_resumes_with_the_owners_it_assigned(folder: Path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(DatasetJob, "make_manifest", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -60,7 +60,7 @@ def test_it_goes_on_with_the_parts_of_nodes_that_it_found(folder: Path, monkeypa
 
 
 @pytest.mark.parametrize("has_owners", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_ended_when_the_result_was_in_its_place(folder: Path, monkeypatch, rng, has_owners: bool):
+def test_interrupted_after_the_result_was_in_place(folder: Path, monkeypatch, rng, has_owners: bool):
     """The same call finds the finished result; any other call clears the remains."""
     owners = write_owners(folder / "owners", grown_graph().graph, 2, rng) if has_owners else None
     if has_owners:

@@ -26,7 +26,7 @@ def owners_of(root):
 
 
 @pytest.mark.parametrize(("num_parts", "num_appends"), [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)])
-def test_bytes_are_those_of_one_go(tmp_path, num_parts, num_appends):
+def test_bytes_equal_those_of_a_single_write(tmp_path, num_parts, num_appends):
     before = written(tmp_path / "d", num_parts, num_appends)
     old = owners_of(tmp_path / "d")
     manifest = compact(tmp_path / "d", num_workers=0)

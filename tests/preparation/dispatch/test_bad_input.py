@@ -30,7 +30,7 @@ def check_refused(folder: Folder, error: type[Exception], message: str) -> None:
     assert sorted(path.name for path in work.iterdir()) == ["in", "owners"]
 
 
-def test_what_is_good_is_dispatched(folder):
+def test_valid_input_is_dispatched(folder):
     work = folder.root.parent
     manifest = dispatch(folder.save(), work / "owners", work / "got", num_parts=2, num_workers=0)
     assert manifest.book.num_ids("author") == AUTHORS and (work / "got/manifest.json").is_file()

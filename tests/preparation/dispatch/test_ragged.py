@@ -89,7 +89,7 @@ def test_a_row_that_does_not_fit_is_refused(tmp_path, monkeypatch, rng):
         assert not (tmp_path / "got").exists() and list(tmp_path.glob(".*")) == []
 
 
-def test_estimates_count_what_rows_hold(rng):
+def test_estimates_count_ragged_values(rng):
     lengths = np.full(100, 1000)
     chunked = chunked_of_graph(
         graph_of(100, 100, {"s": strings_of(lengths, rng)}, {"s": strings_of(lengths, rng)}, rng)

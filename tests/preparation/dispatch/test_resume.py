@@ -49,7 +49,7 @@ def check_done(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
-def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng, is_removed_in_part):
+def test_interrupted_after_the_dataset_was_in_place(tmp_path, monkeypatch, rng, is_removed_in_part):
     """The same call finds the finished result; another call does not resume from the remains."""
     graph = community_graph(rng, 60, 400)
     write_owners(tmp_path / "owners", graph, 2, rng)
@@ -133,7 +133,7 @@ def test_a_limit_of_the_system_is_named(tmp_path, monkeypatch, rng):
     assert not (tmp_path / "got").exists()
 
 
-def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(folder: Path, monkeypatch):
+def test_a_job_resumes_with_its_memory_and_workers_if_available(folder: Path, monkeypatch):
     """The job begins with 9.6 GB of 16 free, and 2 workers."""
     monkeypatch.setattr(dispatch_folder, "LIMITS", SMALL_DISPATCH)
 
@@ -195,7 +195,7 @@ def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
     assert work and work.memory_bytes == 24 * 10**9
 
 
-def test_a_halo_of_a_run_that_was_ended_does_not_stay(tmp_path, monkeypatch, rng):
+def test_a_halo_of_an_interrupted_run_is_removed(tmp_path, monkeypatch, rng):
     graph = rmat_graph(7, edges_per_node=8, num_features=2)
     write_owners(tmp_path / "owners", graph, 2, rng)
     use_graph(monkeypatch, graph)

@@ -30,7 +30,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("options", CHOICES)
-def test_no_more_is_written_than_was_said(tmp_path, options):
+def test_written_bytes_stay_within_the_estimate(tmp_path, options):
     hopstream.write_parts(full_graph(3), tmp_path / "d", direction="both", **OPTIONS)
     told = []
     halo = hopstream.dataset.add_halo(tmp_path / "d", on_estimate=told.append, **options).manifest.halo
@@ -77,7 +77,7 @@ def test_sets_of_nodes_are_counted():
         halo_allotment("233999999", 8_000_000)
 
 
-def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
+def test_held_sets_stay_within_the_counted_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "CHUNK_ROWS", 1 << 12)
     graph = hopstream.graph_from_arrays(np.array([[1], [0]]), num_nodes=2_000_000)
     hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
@@ -93,7 +93,7 @@ def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
     assert 2 * set_bytes < peak < costs.NUM_SETS * set_bytes + 100_000
 
 
-def test_dispatch_stops_before_halos_that_memory_does_not_hold(tmp_path, monkeypatch):
+def test_dispatch_refuses_halos_larger_than_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(costs, "NUM_SETS", 1 << 30)
     write_chunked(hopstream.rmat_graph(8), tmp_path / "c", num_chunks=2)
     (tmp_path / "o").mkdir()
@@ -113,7 +113,7 @@ add_halo(sys.argv[1], hops=1, budget="40MB", memory=sys.argv[2])
 
 
 @pytest.mark.scale
-def test_memory_stays_within_what_was_given(tmp_path, rng):
+def test_memory_stays_within_the_given_bound(tmp_path, rng):
     """Tables of 16 million nodes are 512 MB, beside lists of nodes."""
     num_nodes, num_edges = 16_000_000, 4_000_000
     table = EdgeTable(src_keys=rng.integers(0, num_nodes, num_edges), dst_keys=rng.integers(0, num_nodes, num_edges))

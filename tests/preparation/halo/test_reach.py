@@ -71,7 +71,7 @@ def test_tables_in_files_hold_the_same(parts, tmp_path, is_expanding):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sets_are_read_in_stretches(monkeypatch):
+def test_sets_are_read_in_ranges(monkeypatch):
     monkeypatch.setattr(sources, "CHUNK_ROWS", 70)
     nodes = NodeBitmap.of_range(1000, 13, 900)
     assert len(nodes) == 887 and nodes.ids().tolist() == list(range(13, 900))

@@ -221,7 +221,7 @@ def test_dispatch_and_write_parts_make_the_same_halo(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("when", "with_old"), [("while writing", False), ("before the manifest", True), ("after the manifest", True)]
 )
-def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, when):
+def test_an_interrupted_run_leaves_the_old_state(root, monkeypatch, with_old, when):
     if with_old:
         hopstream.dataset.add_halo(root, hops=1, features="all")
     before = tree_of(root)
@@ -243,7 +243,7 @@ def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, w
     assert len({p.name for p in root.glob("part-*/halo/*")}) == 1
 
 
-def test_what_cannot_be_is_refused(root):
+def test_bad_options_are_refused(root):
     for wrong, told in (
         ({"hops": -1}, "hops is -1"),
         ({"hops": 1, "features": "x"}, "must be type:feature"),

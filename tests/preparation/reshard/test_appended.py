@@ -38,7 +38,7 @@ def grown():
 
 @pytest.mark.parametrize(("num_parts", "num_appends", "gap"), [(1, 3, 1), (3, 1, 1 << 14)])
 @pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_bytes_are_those_of_one_go(tmp_path, monkeypatch, num_parts, num_appends, gap, keeps):
+def test_bytes_equal_those_of_a_single_write(tmp_path, monkeypatch, num_parts, num_appends, gap, keeps):
     monkeypatch.setattr(dataset_rows, "GAP_BYTES", gap)
     if gap == 1:
         monkeypatch.setattr(dataset_rows, "BLOCK_ROWS", 3)
@@ -53,7 +53,7 @@ def test_bytes_are_those_of_one_go(tmp_path, monkeypatch, num_parts, num_appends
     assert report.edges_between == told.edges_between
 
 
-def test_rows_of_an_overlay_that_do_not_ascend_are_told(tmp_path):
+def test_descending_overlay_rows_are_refused(tmp_path):
     written(tmp_path / "d", 2, 1)
     rows = open_rows(tmp_path / "d")
     (name, *_) = (name for name, record in rows.manifest.files.items() if "/row.npy" in name and record.shape[0] > 1)
@@ -81,7 +81,7 @@ compact(sys.argv[1], memory=sys.argv[2], num_workers=int(sys.argv[3]))
     ("memory", "num_workers"),
     [pytest.param("400MiB", 0, marks=pytest.mark.scale), pytest.param("600MiB", 1, marks=pytest.mark.soak)],
 )
-def test_memory_stays_within_what_was_given(tmp_path, rng, memory, num_workers):
+def test_memory_stays_within_the_given_bound(tmp_path, rng, memory, num_workers):
     """Four million nodes and few edges of four types in both directions; each type was appended to."""
     num_nodes, num_edges = 4_000_000, 1_000_000
     types = [("node", f"to-{number}", "node") for number in range(4)]

@@ -88,7 +88,7 @@ def test_hubs_and_many_parts(tmp_path, monkeypatch, rng):
     check_reshard(graph, tmp_path, 9, 1, rng, weight_attr="w")
 
 
-def test_more_parts_than_the_report_has_a_matrix_for(tmp_path, monkeypatch, rng):
+def test_more_parts_than_the_report_matrix_holds(tmp_path, monkeypatch, rng):
     ends = rng.integers(0, 9, (2, 40))
     edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1])}
     graph = Graph(nodes={NODE: NodeTable(num_nodes=9)}, edges=edges).check()
@@ -98,7 +98,7 @@ def test_more_parts_than_the_report_has_a_matrix_for(tmp_path, monkeypatch, rng)
     assert got.report.edges_between == () and got.report.cut.num_cut > 0
 
 
-def test_there_and_back(tmp_path, monkeypatch, rng):
+def test_resharding_back_restores_the_dataset(tmp_path, monkeypatch, rng):
     graph = timed_graph(rng)
     cut_small(monkeypatch, 10)
     check_reshard(graph, tmp_path, 2, 5, rng, direction="both", time_attr="time")
@@ -109,7 +109,7 @@ def test_there_and_back(tmp_path, monkeypatch, rng):
 
 
 @pytest.mark.parametrize("method", ["ldg", "kaminpar"])
-def test_methods_give_what_they_give_of_the_graph(tmp_path, monkeypatch, rng, method):
+def test_methods_give_the_same_as_for_the_graph(tmp_path, monkeypatch, rng, method):
     graph = timed_graph(rng)
     graph = replace(graph, nodes={
         "user": replace(graph.nodes["user"], features={

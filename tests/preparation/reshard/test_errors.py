@@ -48,7 +48,7 @@ def test_a_flipped_byte_in_any_file_is_found_and_named(tmp_path, monkeypatch, ol
     reshard_here(tmp_path)
 
 
-def test_what_is_summed_while_it_is_read_is_not_read_again(tmp_path, monkeypatch, old):
+def test_files_checksummed_while_read_are_not_read_again(tmp_path, monkeypatch, old):
     checked: list[str] = []
     monkeypatch.setattr(
         rows, "check_file", lambda path, record: checked.append(str(path.relative_to(tmp_path / "old")))
@@ -80,7 +80,7 @@ def test_files_that_are_short_or_missing_are_named(tmp_path, old):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["old"]
 
 
-def test_what_was_written_wrong_is_no_reason_to_crash(tmp_path, old):
+def test_wrong_content_with_valid_checksums_does_not_crash(tmp_path, old):
     """Checksums fit, but the content leads elsewhere."""
     for name, value in [
         ("part-00000/edge/user__rates__movie/in/indices.npy", 99),
@@ -150,7 +150,7 @@ def test_wrong_owners_are_named(tmp_path, old):
         reshard_here(tmp_path, partitions_dir=owners, method="file")
 
 
-def test_places_and_settings_that_cannot_be(tmp_path, old):
+def test_invalid_places_and_settings_are_refused(tmp_path, old):
     def refused(match: str, out: str = "got", **options: object) -> None:
         with pytest.raises(SettingsError, match=match):
             reshard(tmp_path / "old", tmp_path / out, **{"num_workers": 0, "num_parts": 2, "method": "hash", **options})
@@ -170,7 +170,7 @@ def test_places_and_settings_that_cannot_be(tmp_path, old):
     refused("balance_edges is given, but method 'hash'", balance_edges=True)
 
 
-def test_a_dataset_is_replaced_only_where_that_is_allowed(tmp_path, old):
+def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, old):
     first = reshard_here(tmp_path)
     with pytest.raises(SettingsError, match="holds a dataset; give overwrite=True"):
         reshard_here(tmp_path, num_parts=5)
@@ -179,7 +179,7 @@ def test_a_dataset_is_replaced_only_where_that_is_allowed(tmp_path, old):
     assert open_dataset(tmp_path / "got", verify=True).manifest.book.num_parts == 5
 
 
-def test_another_dataset_starts_anew(tmp_path, rng):
+def test_another_dataset_restarts_the_job(tmp_path, rng):
     graph = community_graph(rng, 60, 400)
     places = (tmp_path / "old", tmp_path / "got")
 

@@ -13,6 +13,7 @@ from hopstream.cli.tfgnn.files import PrefixOption, read_spec
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.errors import SettingsError
 from hopstream.tfgnn.random_settings import RandomSettings
+from hopstream.uris import local_path
 
 
 @with_settings("settings", RandomSettings)
@@ -42,9 +43,10 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     from hopstream.tfgnn.tfrecord import RecordWriter, output_name, shard_paths
 
     output, clock = Output(is_json=json), Clock()
+    local_path(out)
     spec = read_spec(schema)[1]
     stem, num_shards = output_name(out)
-    paths = [Path(stem)] if num_shards is None else shard_paths(stem, num_shards)
+    paths = [Path(stem)] if num_shards is None else shard_paths(Path(stem), num_shards)
     _make_room(paths, overwrite=overwrite)
     num_bytes = 0
     for shard, path in enumerate(paths):

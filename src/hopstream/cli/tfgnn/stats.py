@@ -70,7 +70,7 @@ def render_page(name: str, statistics: ExampleStatistics) -> str:
         _figure(of, "node" if of.startswith("nodes/") else "edge", sizes)
         for of, sizes in sorted(statistics.sets.items(), reverse=True)
     ]
-    about = "How many examples have how many items of a set. Both axes are logarithmic, and grey counts empty sets."
+    about = "Number of examples by number of items of a set. Both axes are logarithmic, and grey counts empty sets."
     rows = [feature_row(of, values, statistics.num_missing(of)) for of, values in sorted(statistics.features.items())]
     remarks = "".join(
         f'<p class="faint">{escape(what)}: {escape(", ".join(names))}</p>'

@@ -186,7 +186,7 @@ class DglReader:
             return np.frombuffer(self._map, dtype, num_items, start).reshape(shape)
         try:
             array = np.empty(shape, dtype)
-        except ValueError:  # no bytes, and sizes that are too large all the same
+        except ValueError:  # one size is 0, so there are no bytes, but another size is too large for numpy
             self.refuse(f"has an array {dtype}{shape}, which is too large")
         if num_bytes and self._file.readinto(bytes_of(array)) != num_bytes:  # type: ignore[attr-defined]
             self.refuse("ends in an array")
@@ -214,7 +214,7 @@ def open_file(path: Path, holds: str) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        FormatError: It is missing, or cannot be opened.
+        FormatError: The file is missing, or cannot be opened.
     """
     try:
         return path.open("rb")
@@ -252,7 +252,7 @@ def read_tensor_file(path: Path, *, is_mapped: bool = False) -> dict[str, Array]
 def _dtype_of(kind: int, bits: int, lanes: int) -> np.dtype[np.generic] | None:
     if lanes != 1:
         return None
-    if (kind, bits) in ((6, 8), (1, 1)):  # DLPack's own bool, and that of older versions
+    if (kind, bits) in ((6, 8), (1, 1)):  # DLPack's bool, now and in older versions
         return np.dtype(np.bool_)
     letter = {0: "i", 1: "u", 2: "f", 5: "c"}.get(kind)
     sizes = {"i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128)}

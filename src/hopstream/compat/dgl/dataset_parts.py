@@ -119,7 +119,7 @@ class DatasetParts(PartSource):
         if "in" not in manifest.directions or not manifest.has_edge_keys or manifest.book.deltas:
             raise SettingsError(
                 f"{dataset.root} must have edges by destination (direction 'in'), with keys (keep_edge_keys), and "
-                "nothing appended, to be written in DGL's files; write it so"
+                "nothing appended, to be written in DGL's files; write the dataset again with these settings"
             )
         self._dataset, self._scratch = dataset, scratch
         self.schema = manifest.schema

@@ -151,8 +151,8 @@ class _Share:
     def _by_trainer(self, chosen: IntArray, trainers: Array) -> IntArray:
         """Split the part's own numbers, sorted by trainer, and the others evenly among the part's trainers."""
         num_trainers, largest = self.per_part * self.book.num_partitions(), int(trainers.max(initial=-1)) + 1
-        # With ids of more trainers than there are, a trainer takes the nodes of several ids. The last ids may have no
-        # nodes.
+        # ``trainers`` may name more trainers than there are. Then each trainer takes the nodes of several consecutive
+        # ids, and the last trainers may get no nodes.
         of = (trainers // max(1, -(-largest // num_trainers)))[chosen]
         is_own = of // self.per_part == self.book.partid
         own = chosen[is_own][np.argsort(of[is_own] % self.per_part, kind="stable")]

@@ -217,7 +217,7 @@ def _as_dgl(graph: PlainGraph) -> Any:
     """Make a graph of DGL if DGL can be imported, else one of this package."""
     try:
         dgl = import_module("dgl") if find_spec("dgl") else None
-    except (ImportError, OSError):  # installed for another torch: its libraries are not found, or do not load
+    except (ImportError, OSError):  # DGL built for another torch: its libraries are missing or fail to load
         dgl = None
     if dgl is None:
         made: Any = DGLGraph({DEFAULT_NTYPE: graph.num_nodes}, {DEFAULT_ETYPE: (graph.src, graph.dst)})

@@ -327,7 +327,7 @@ def check_integers(path: Path, name: str, array: Array) -> None:
     """Check that data of a file are integers in one dimension.
 
     Raises:
-        FormatError: They are not.
+        FormatError: The data are not integers, or have several dimensions.
     """
     if array.ndim != 1 or array.dtype.kind not in "iub":
         raise FormatError(f"{path} has {name!r} as {array.dtype}{list(array.shape)}; wanted integers in one dimension")

@@ -166,8 +166,8 @@ def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
     """Refuse a graph that DGL's files cannot hold.
 
     Raises:
-        SchemaError: It has text or rows of different lengths, a feature has the name of a split's data, or a name has a
-            character that ends names.
+        SchemaError: The graph has text or rows of different lengths, a feature has the name of a split's data, or a
+            name has a character that ends names.
     """
     check_names(schema)
     node_names, edge_names = dgl_names(schema)

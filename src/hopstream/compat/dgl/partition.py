@@ -65,7 +65,7 @@ def write_part_files(
             for file, data in zip((NODE_FEATS, EDGE_FEATS), data_of(source, part), strict=True):
                 write_tensor_file(folder / file, data)
             write_graph_file(folder / GRAPH, part_graph(source, part))
-        config.path.unlink(missing_ok=True)  # from here on there is no graph, until the new one is whole
+        config.path.unlink(missing_ok=True)  # without this file, no reader takes a mix of old and new parts for a graph
         for folder in old_parts:
             shutil.rmtree(folder)
         for part in range(source.num_parts):
@@ -91,7 +91,7 @@ def _old_parts(out: Path, stem: str) -> list[Path]:
     """Return the folders of parts to replace.
 
     Raises:
-        SettingsError: They belong to another graph, or have files of another program.
+        SettingsError: The folders belong to another graph, or have files of another program.
     """
     folders = [folder for folder in out.glob("part*") if folder.name[4:].isdecimal()] if out.is_dir() else []
     others = [path.name for path in out.glob("*.json") if path.stem != stem and is_dgl_config(path)]
@@ -226,7 +226,7 @@ def _assign(
             owners = _by_our_type(graph, owners)
         return dict(assign_owners(graph, settings, owners))
     classes = None
-    if balance_ntypes is not None or settings.method != "hash":  # which puts a node where its key says
+    if balance_ntypes is not None or settings.method != "hash":  # method hash places nodes by their keys alone
         classes = _classes(graph, balance_ntypes)
     return dict(assign_nodes(graph, settings, classes=classes).owners)
 

@@ -39,7 +39,7 @@ def to_array(value: Any, where: str) -> Array:
     """Convert a tensor, an array or a list to an array.
 
     Raises:
-        SchemaError: It is none of these.
+        SchemaError: The value is none of these.
     """
     if not isinstance(value, list | tuple | range | int):
         return as_array(value, where)
@@ -53,7 +53,7 @@ def to_ids(value: Any, where: str) -> IntArray:
     """Convert ids to int64[n]; one integer becomes a list of one.
 
     Raises:
-        SchemaError: They are not integers in one dimension.
+        SchemaError: The ids are not integers in one dimension.
     """
     array = np.atleast_1d(to_array(value, where))
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):

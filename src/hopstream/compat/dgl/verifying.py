@@ -1,6 +1,6 @@
 """Verifier of parts in DGL's files against the source graph and the part of each node.
 
-An error does not stop it. It reads nodes part by part, then edges and data in groups of parts.
+The comparison continues after a difference. Nodes are read part by part, then edges and data in groups of parts.
 
 [Cost] Memory: about 40 bytes per node of the graph, and the edges of one group of parts: up to ``max_edges``, or one
 part. Each group reads the source once.

@@ -17,10 +17,10 @@ def ids_given(value: Any, what: str) -> Tensor:
 
     Args:
         value: The user's value.
-        what: Its name in messages, for example ``index``.
+        what: Name of the value in messages, for example ``index``.
 
     Raises:
-        SchemaError: It is none of these.
+        SchemaError: The value is none of these.
     """
     try:
         ids = torch.as_tensor(value)

@@ -89,7 +89,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         """Set the ids of a group's rows: int64[num_rows], distinct, in any order.
 
         Raises:
-            SchemaError: They are not distinct integers of rank 1.
+            SchemaError: The ids are not distinct integers of rank 1.
         """
         self._rows[group_name] = _RowsOfIds.of(global_id, group_name)
         return True

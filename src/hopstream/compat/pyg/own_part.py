@@ -178,7 +178,12 @@ class _Stores:
         return found
 
     def edges(self) -> dict[EdgeType, OwnEdges]:
-        """Return the edges into nodes of the partition, by edge type."""
+        """Return the edges into nodes of the partition, by edge type.
+
+        Raises:
+            SettingsError: Edges are not in PyG's ``coo`` layout.
+            SchemaError: Ends and ids of edges differ in number.
+        """
         given = {}
         for attr in self._graph.get_all_edge_attrs():
             layout = getattr(attr.layout, "value", attr.layout)
@@ -320,7 +325,7 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray, values: Arr
         raise SchemaError(
             f"{where} has no row for {what} {int(wanted[missing[0]])}, which the partition owns; global ids are "
             "numbers inside their type; torch_geometric's own LocalFeatureStore.from_partition numbers the nodes of "
-            "all types through: use hopstream.compat.pyg's"
+            "all types consecutively: use hopstream.compat.pyg's"
         )
     found = order[places]
     rows: Array = values if np.array_equal(found, np.arange(len(values))) else values[found]

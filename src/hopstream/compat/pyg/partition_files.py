@@ -86,7 +86,7 @@ def read_meta(root: Path) -> PartitionMeta:
     """Read ``META.json``.
 
     Raises:
-        FormatError: It is missing, no JSON object, or lacks a field.
+        FormatError: The file is missing, no JSON object, or lacks a field.
     """
     path = root / PYG_META
     try:

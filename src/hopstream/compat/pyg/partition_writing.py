@@ -324,8 +324,8 @@ def fixed_column(column: Any, where: str) -> Array:
     """Return a column as one array; raise ``SchemaError`` for strings and rows of different lengths."""
     if isinstance(column, RaggedArray):
         raise SchemaError(
-            f"{where} holds strings or rows of different lengths, which PyG's files cannot; name the features to write "
-            "with features"
+            f"{where} holds strings or rows of different lengths, which PyG's files cannot hold; name the features to "
+            "write with features="
         )
     array: Array = column
     return array
@@ -339,7 +339,7 @@ def file_name(of_type: str | EdgeType) -> str:
     """Return the name of a type's file in PyG's and GLT's layouts; raise ``SchemaError`` if invalid."""
     name = of_type if isinstance(of_type, str) else "__".join(of_type)
     if "/" in name or name in ("", ".", ".."):
-        raise SchemaError(f"{of_type!r} cannot be the name of a file, which the layout has of each type; rename it")
+        raise SchemaError(f"{of_type!r} cannot be the name of a file, and each type has a file of its name; rename it")
     return name
 
 

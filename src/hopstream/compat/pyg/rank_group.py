@@ -43,8 +43,9 @@ MAX_POLL_S = 0.05
 CALL_S = 15.0
 """Deadline of one call of the store; after it, rank 0 counts as gone.
 
-Torch's store looks up the host name of every address that connects to it, and answers nobody meanwhile. The C library
-gives a name server that does not answer 2 x 5 s (measured: 8 of 120 meetings on a host that loses DNS packets).
+Torch's store looks up the host name of every address that connects to it, and answers no request meanwhile. The C
+library waits 2 x 5 s for a name server that does not answer (measured: 8 of 120 meetings on a host that loses DNS
+packets).
 """
 TELL_S = 2.0
 """Deadline for a rank that gives up to report its failure."""
@@ -256,7 +257,7 @@ class Group:
                 prefix = f"hopstream/{told['group']}"
                 refusal, is_own = self._refusal(prefix, int(told["world_size"]))
                 if refusal:
-                    if self._calls.call("add", f"{prefix}/came", 0) < told["world_size"]:  # a complete group goes on
+                    if self._calls.call("add", f"{prefix}/came", 0) < told["world_size"]:  # complete groups go on
                         self._calls.call("compare_set", f"{prefix}/failure", "", refusal)
                     raise SettingsError(refusal)
                 if is_own:

@@ -218,7 +218,7 @@ def current_member() -> RpcMember:
     """Return the membership from this thread's last ``init_rpc``.
 
     Raises:
-        StateError: This thread has none.
+        StateError: This thread has no membership.
     """
     member = member_of_thread()
     if member is None:

@@ -31,7 +31,7 @@ from hopstream.schema import EDGE, NODE, EdgeType, FeatureSchema, type_label
 from hopstream.store import Source, open_store
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.local import LocalStore
-from hopstream.store.sources import check_source
+from hopstream.store.sources import read_location
 from hopstream.store.whole import WholeEdges, fetch_rows, read_edges
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class ProcessStore:
             StoreError: A server cannot be reached, or refused to answer.
         """
         if not isinstance(source, Store):
-            check_source(source)
-            source = source if isinstance(source, str) else os.fspath(source)
+            source = read_location(source)
         self._begin(source, settings)
         self.store()
 
@@ -99,7 +98,7 @@ class ProcessStore:
     def edge_ids(self, store: Store, edge_type: EdgeType) -> IntArray:
         """Return int64[num_edges], the id of each edge key.
 
-        Each process reads it once per edge type, and keeps 8 bytes per edge.
+        Each process reads the ids once per edge type, and keeps 8 bytes per edge.
 
         Raises:
             SettingsError: The dataset has no edge keys.
@@ -263,8 +262,8 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
     def add_edge_features(self, batch: BatchLike) -> BatchLike:
         """Add the features of edges to a batch of PyG's loaders, which do not fetch them from stores.
 
-        Pass it to them as ``transform=feature_store.add_edge_features``. It keeps a table of 8 bytes per edge for each
-        type with features. ``hopstream.NeighborLoader`` needs no such table.
+        Pass the method to the loaders as ``transform=feature_store.add_edge_features``. The store keeps a table of 8
+        bytes per edge for each type with features. ``hopstream.NeighborLoader`` needs no such table.
 
         Raises:
             SettingsError: The batch has no edge keys, because the dataset has none.

@@ -44,7 +44,7 @@ def held(values: Any) -> FeatureValues:
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "OSU" and values.ndim:
         given = values.reshape(-1).tolist()
-        if all(isinstance(value, str | bytes) for value in given):  # an empty array is one of strings, too
+        if all(isinstance(value, str | bytes) for value in given):  # an empty array counts as strings
             strings = FeatureValues.of(given).flat if given else RaggedArray.from_strings([])
             return FeatureValues(strings, len(values), values.shape[1:])
     made = FeatureValues.of(values)
@@ -162,7 +162,7 @@ def integers(values: Any, where: str) -> IntArray:
     """Convert sizes or indices to int32 or int64: arrays keep their width, lists become int32 if they fit.
 
     Raises:
-        SchemaError: They are not integers.
+        SchemaError: The values are not integers.
     """
     array = np.asarray(values)
     if not array.size:
@@ -264,7 +264,7 @@ def sizes_of(values: Any, where: str) -> IntArray:
     """Check and return the sizes of a set.
 
     Raises:
-        SchemaError: They are not integers of at least 0, for one graph or for several with equally many components.
+        SchemaError: The sizes are not integers of at least 0, for one graph or for graphs of equally many components.
     """
     sizes = integers(values, f"sizes of {where}")
     if sizes.ndim not in (1, 2):

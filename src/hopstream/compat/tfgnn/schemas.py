@@ -121,7 +121,7 @@ def check_required_features(requirements: Any, actual: Any) -> None:
         actual: The schema to check.
 
     Raises:
-        SchemaError: Some are missing, or have another dtype or shape; the error lists all.
+        SchemaError: Sets or features are missing, or have another dtype or shape; the error lists all of them.
     """
     there = {key[:3]: key[3] for key in iter_features(actual)}
     sets = {key[:2] for key in iter_sets(actual)}

@@ -130,7 +130,7 @@ class EdgeFile(ABC):
     """Base class of edge files."""
 
     shown: str
-    """Its name in messages."""
+    """Name of the file in messages."""
 
     @abstractmethod
     def place(self, row: int) -> str:

@@ -113,6 +113,7 @@ def chunked_of_graph(graph: Graph) -> ChunkedGraph:
     return ChunkedGraph(
         name="graph",
         root=Path(),
+        transforms=graph.transforms,
         nodes={
             t: ChunkedNodes(
                 num_nodes=table.num_nodes,

@@ -23,6 +23,8 @@ SHAPE = b"shape"
 """Key in a Parquet file's schema metadata: the shape of the file's whole array."""
 RAGGED = b"ragged"
 """Key in a Parquet file's schema metadata: ``true`` declares that lists have any length."""
+TRANSFORMS = "transforms"
+"""Field of fitted transforms of tables; other readers of the format ignore it."""
 MAX_COUNT = (1 << 63) - 1
 
 
@@ -77,6 +79,7 @@ class ChunkedMetadata:
     name: str
     nodes: Mapping[str, TypeSpec]
     edges: Mapping[EdgeType, TypeSpec]
+    transforms: Mapping[str, object] = field(default_factory=dict)
 
 
 def describes_chunks(value: object) -> bool:
@@ -122,7 +125,8 @@ def read_chunked_metadata(path: Path) -> ChunkedMetadata:
         edge_type: _edge_spec(path, name, edge_counts[name], (edges, edge_data))
         for edge_type, name in zip(edge_types, edge_names, strict=True)
     }
-    return ChunkedMetadata(name=fields.text("graph_name"), nodes=nodes, edges=found)
+    transforms = fields.mapping(TRANSFORMS) if TRANSFORMS in value else {}
+    return ChunkedMetadata(name=fields.text("graph_name"), nodes=nodes, edges=found, transforms=transforms)
 
 
 def _edge_type(where: str, name: str, node_types: Sequence[str]) -> EdgeType:

@@ -27,6 +27,7 @@ from hopstream.ingest.chunked.sources import (
 )
 from hopstream.ingest.json_files import read_json
 from hopstream.ingest.objects.attributes import MASKS
+from hopstream.places.paths import AnyPath, path_of
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 
@@ -233,10 +234,10 @@ def shown_counts(spec: FileSpec, counts: Sequence[int]) -> str:
 METADATA = "metadata.json"
 
 
-def is_chunked(path: str | os.PathLike[str]) -> bool:
+def is_chunked(path: str | os.PathLike[str] | AnyPath) -> bool:
     """Return whether a JSON file is the metadata of a chunked graph; its fields tell."""
     try:
-        return describes_chunks(read_json(local_path(path)))
+        return describes_chunks(read_json(path_of(path)))
     except FormatError:  # the reader of the source reports the error
         return False
 
@@ -275,6 +276,7 @@ def open_chunked(
         metadata_filename=metadata_filename,
         nodes={t: _nodes(t, spec) for t, spec in metadata.nodes.items()},
         edges={t: _edges(t, spec, metadata.nodes, first_keys or {}) for t, spec in metadata.edges.items()},
+        transforms=metadata.transforms,
     )
     _ = graph.schema  # raises SchemaError for invalid names
     return graph

@@ -338,6 +338,7 @@ class ChunkedGraph:
         metadata_filename: Name of the metadata file in that folder.
         nodes: Node type to its nodes.
         edges: Edge type to its edges.
+        transforms: See ``Graph``.
     """
 
     name: str
@@ -345,6 +346,7 @@ class ChunkedGraph:
     metadata_filename: str = "metadata.json"
     nodes: Mapping[str, ChunkedNodes]
     edges: Mapping[EdgeType, ChunkedEdges]
+    transforms: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def splits(self) -> Mapping[str, Mapping[str, IntArray]]:
@@ -381,6 +383,7 @@ class ChunkedGraph:
             },
             edges={t: _edge_table(edges) for t, edges in self.edges.items()},
             splits=self.splits,
+            transforms=self.transforms,
         ).check()
         check_graph(graph, is_exempt=True)
         return graph

@@ -24,7 +24,7 @@ from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunk_settings import ChunkSettings, DataFormat
 from hopstream.ingest.chunked.memory import MemoryRagged
-from hopstream.ingest.chunked.metadata import RAGGED, SHAPE
+from hopstream.ingest.chunked.metadata import RAGGED, SHAPE, TRANSFORMS
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.sources import RaggedSource
 from hopstream.ingest.objects.attributes import MASKS
@@ -223,7 +223,7 @@ def write_chunked(
             settings,
         )
         _write_files(new, graph, tables, files, settings, progress)
-        write_metadata(new, metadata)
+        write_metadata(new, metadata, graph.transforms)
     return Path(out) / METADATA
 
 
@@ -325,8 +325,10 @@ def plan_files(
     return metadata, files
 
 
-def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
-    """Write the metadata; call this after all other files are written."""
+def write_metadata(folder: Path, metadata: Mapping[str, Any], transforms: Mapping[str, Any]) -> None:
+    """Write the metadata with the transforms of the tables; call this after all other files are written."""
+    if transforms:
+        metadata = {**metadata, TRANSFORMS: transforms}
     write_text(folder / METADATA, json.dumps(metadata, indent=1, ensure_ascii=False) + "\n")
 
 

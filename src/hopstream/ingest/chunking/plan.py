@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.raw_tables.files import CSV_BLOCK_BYTES, FilePart, is_compressed, shown_path
 from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.ingest.tables import TableSettings
+from hopstream.places.paths import AnyPath, arrow_source
 
 REST_BYTES = 310 << 20
 """Memory of a worker process before it holds any data: Arrow, compiled kernels and file buffers."""
@@ -191,9 +191,9 @@ def cut_table(files: TableFiles, part_bytes: int) -> list[Part]:
     return parts
 
 
-def _cut_parquet(files: TableFiles, number: int, path: Path, part_bytes: int) -> list[Part]:
+def _cut_parquet(files: TableFiles, number: int, path: AnyPath, part_bytes: int) -> list[Part]:
     try:
-        footer = pq.read_metadata(path)
+        footer = pq.read_metadata(arrow_source(path))
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{shown_path(files, path)} cannot be read as parquet: {error}") from error
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]

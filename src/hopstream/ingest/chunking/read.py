@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ from hopstream.ingest.raw_tables.files import Batch, read_part
 from hopstream.ingest.raw_tables.metadata import FeatureSpec, NodeTableSpec, TablesMetadata
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, raw_as, strings_column
 from hopstream.ingest.tables import TableSettings, clashing_raw_ids_error, node_raw_ids, split_names
+from hopstream.ingest.transforms.chain import Chain
 from hopstream.schema import STRING, FeatureSchema, GraphSchema, type_label
 
 
@@ -67,8 +68,21 @@ def _declared(features: Mapping[str, FeatureSpec]) -> dict[str, FeatureSchema]:
     for name, spec in features.items():
         dtype = spec.dtype or "int64"
         shape = (len(spec.columns),) if spec.is_vector else spec.shape or ()
-        found[name] = spec.schema or FeatureSchema(dtype=dtype, shape=() if dtype == STRING else shape)
+        schema = spec.schema or FeatureSchema(dtype=dtype, shape=() if dtype == STRING else shape)
+        found[name] = schema if spec.transform is None else _transformed(name, spec.transform, schema)
     return found
+
+
+def _transformed(name: str, chain: Chain, schema: FeatureSchema) -> FeatureSchema:
+    """Return the schema of transformed rows.
+
+    Without a dtype, the rows of Parquet files may be numbers, text or lists.
+    """
+    guesses = (schema, FeatureSchema(dtype=STRING), FeatureSchema(dtype=schema.dtype, is_ragged=schema.dtype != STRING))
+    for guess in guesses:
+        with suppress(SchemaError):
+            return chain.output(name, guess)
+    return schema
 
 
 def check_declared(tables: list[Table], metadata: TablesMetadata, plan: ChunkSpec) -> None:
@@ -104,8 +118,8 @@ def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
     """Read a part of a table.
 
     Returns:
-        ``blocks``: Number of rows of each block. ``schemas``: feature to its schema. ``splits``: names of the splits
-        in order of appearance.
+        ``blocks``: Number of rows of each block. ``schemas``: feature to its schema, and ``read_as`` to that before
+        transforms. ``splits``: names of the splits in order of appearance.
     """
     workplace = ChunkFolder.of(args)
     table, number = workplace.tables[int(args["table"])], int(args["number"])
@@ -245,6 +259,10 @@ class _Reading:
             "schemas": {
                 name: reader.schema.to_json()
                 for name, reader in self._features.items() if reader.schema is not None
+            },
+            "read_as": {
+                name: reader.read_as.to_json()
+                for name, reader in self._features.items() if reader.read_as is not None
             },
         }  # fmt: skip
 

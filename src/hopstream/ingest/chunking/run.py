@@ -28,12 +28,13 @@ from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import ChunkFolder, Table, tables_of
 from hopstream.ingest.raw_tables.metadata import Description, TablesMetadata
 from hopstream.ingest.raw_tables.spool import tables_on_disk
-from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph, read_metadata
-from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph
+from hopstream.ingest.tables import TableSettings, read_description
 from hopstream.ingest.user_columns import check_tables
+from hopstream.places.paths import AnyPath, path_of, uri_of
 from hopstream.schema import EdgeType
 
-FORMAT = 2
+FORMAT = 3
 """Version of the hidden work folder; a folder of another version is not resumed."""
 Settings = TypeVar("Settings", ChunkSettings, TableSettings, WorkSettings)
 
@@ -59,7 +60,7 @@ class ChunkReport:
 
 
 def chunk_tables(
-    source: str | os.PathLike[str] | Description, out: str | os.PathLike[str], *, name: str | None = None,
+    source: str | os.PathLike[str] | AnyPath | Description, out: str | os.PathLike[str], *, name: str | None = None,
     progress: Progress | None = None, on_estimate: Callable[[ChunkEstimate, ChunkSpec], None] | None = None,
     **options: Any,
 ) -> ChunkReport:  # fmt: skip
@@ -71,7 +72,7 @@ def chunk_tables(
 
     Args:
         source: The JSON file that describes the tables, or a folder with a ``metadata.json``; or the ``.pbtxt`` of a
-            unigraph, or a folder with one. Or a description of tables in memory, as for ``prepare``.
+            unigraph, or a folder with one. Each may be a URI. Or a description of tables in memory, as for ``prepare``.
         out: The folder to write; it must not exist, or must be empty.
         name: ``graph_name`` of the metadata; by default the name of ``out``.
         progress: Called as ``progress("chunk", done, total)`` in bytes of work.
@@ -98,15 +99,16 @@ def chunk_tables(
     if options:
         known = sorted(f.name for record in (ChunkSettings, TableSettings, WorkSettings) for f in fields(record))
         raise SettingsError(f"unknown option {sorted(options)[0]!r}; {known_names(sorted(options)[0], known)}")
-    check_apart(out, {"the tables": source})
+    given = path_of(source)
+    check_apart(out, {"the tables": given})
     place = Path(os.path.realpath(out))
-    path = _source_path(Path(source))
-    metadata = read_metadata(path, tables.data_path)
+    path = _source_path(given)
+    metadata = read_description(path, tables)
 
     def allotted_spec(before: Choice | None) -> tuple[Allotment, ChunkSpec, str]:
         allotted = allot(work.memory, work, NEEDS, before=before)
         spec = ChunkSpec(
-            source=str(path), name=name or place.name, chunks=chunks, tables=tables,
+            source=uri_of(path), name=name or place.name, chunks=chunks, tables=tables,
             budget_bytes=budget_of(allotted), num_workers=allotted.num_working,
         )  # fmt: skip
         return allotted, spec, digest_of([FORMAT, spec.to_json(), table_states(metadata)])
@@ -117,7 +119,7 @@ def chunk_tables(
         metadata,
         keep_raw_ids=tables.keep_raw_ids,
         leave_out=chunks.leave_out,
-        is_exempt=is_unigraph(Path(spec.source)),
+        is_exempt=is_unigraph(path),
     )
     checked = tables_of(metadata, chunks.leave_out)
     check_declared(checked, metadata, spec)
@@ -149,7 +151,7 @@ def _taken(record: type[Settings], options: dict[str, Any]) -> Settings:
     return record(**{f.name: options.pop(f.name) for f in fields(record) if f.name in options})
 
 
-def _source_path(source: Path) -> Path:
+def _source_path(source: AnyPath) -> AnyPath:
     path = description_of(source)
     if path.suffix != ".json" and not is_unigraph(path):
         raise FormatError(f"{path} does not describe tables; give their .json, or the .pbtxt of a unigraph")

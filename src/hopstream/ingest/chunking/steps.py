@@ -38,18 +38,34 @@ from hopstream.ingest.chunking.join import find_repeated, join_ends, settle_edge
 from hopstream.ingest.chunking.plan import TASKS_PER_WORKER, Part, part_of_json
 from hopstream.ingest.chunking.read import raw_ids_feature, read_table_part
 from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, RawKind, Table, raise_first, returns_input_errors
-from hopstream.ingest.raw_tables.columns import LADDER, ColumnReader, other_schema_error, parsable_dtypes, raw_id_column
+from hopstream.ingest.raw_tables.columns import (
+    LADDER,
+    ColumnReader,
+    other_schema_error,
+    parsable_dtypes,
+    raw_id_column,
+    saved_feature,
+)
 from hopstream.ingest.raw_tables.files import Batch, Origin, read_part
 from hopstream.ingest.raw_tables.metadata import TablesMetadata, check_num_rows
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, first_non_integer
-from hopstream.ingest.tables import dangling_error, node_raw_ids, not_integers_error, repeated_error
+from hopstream.ingest.tables import (
+    SavedTransforms,
+    dangling_error,
+    node_raw_ids,
+    not_integers_error,
+    repeated_error,
+    saved_transforms,
+)
+from hopstream.ingest.transforms.chain import Chain, ChainFit
+from hopstream.ingest.transforms.saved import SavedFeature
 from hopstream.schema import STRING, EdgeType, FeatureSchema
 
 
 @task
 @returns_input_errors
 def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
-    """Survey the requested columns of raw ids, and the features without a declared dtype.
+    """Survey columns of raw ids, and features with undeclared dtypes or unfitted transforms.
 
     Returns:
         ``batches``: Number of batches. ``integers``: column to whether all raw ids are integers. ``counts`` and
@@ -62,7 +78,9 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
     looks = {ids.name: _Look(workplace, table, ids) for ids in looked_at}
     dtypes = {name: list(LADDER) for name in table.undeclared}
     columns = [ids.column for ids in looked_at]
-    columns += [column for spec in table.undeclared.values() for column in spec.columns]
+    fitting = {name: ColumnReader(f"{table.label}.{name}", spec) for name, spec in table.unfitted.items()}
+    surveyed = (*table.undeclared.values(), *table.unfitted.values())
+    columns += [column for spec in surveyed for column in spec.columns]
     num_batches = 0
     if table.files is not None:
         for batch in read_part(
@@ -73,6 +91,12 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
                 look.add(batch)
             for name, spec in table.undeclared.items():
                 dtypes[name] = parsable_dtypes(batch, spec, dtypes[name])
+            for reader in fitting.values():
+                reader.add(batch)
+                reader.forget()
+    for name, reader in fitting.items():
+        if reader.fit is not None:
+            write_text(workplace.fit_path(table, int(args["number"]), name), json.dumps(reader.fit.to_json()))
     for ids in looked_at:
         if workplace.is_implicit(ids.node_type):
             write_text(workplace.sample_path(table, int(args["number"]), ids.name), looks[ids.name].sample.to_text())
@@ -163,6 +187,7 @@ class TableFindings:
         self._sizes: dict[str, tuple[int, int]] = {}
         self._samples: dict[str, Sample] = {}
         self._dtypes: dict[str, dict[str, str]] = {}
+        self._transforms: dict[str, dict[str, Any]] = {}
 
     def must_look_at(self, table: Table, ids: Ids) -> bool:
         """Return whether a column of raw ids must be surveyed.
@@ -186,6 +211,18 @@ class TableFindings:
                 if self._workplace.is_implicit(ids.node_type):
                     self._merge_samples(table, ids)
 
+        self._transforms[str(table.number)] = {
+            name: self._fitted(table, name, spec.transform).to_json()
+            for name, spec in table.unfitted.items()
+            if spec.transform is not None
+        }
+
+    def _fitted(self, table: Table, name: str, chain: Chain) -> Chain:
+        fit = ChainFit(f"{table.label}.{name}", chain)
+        for number in range(len(self._parts[table.number])):
+            fit.merge(json.loads(self._workplace.fit_path(table, number, name).read_text(encoding="utf-8")))
+        return chain.fitted_by(fit)
+
     def _merge_samples(self, table: Table, ids: Ids) -> None:
         size = self._plan.limits.num_samples
         merged = self._samples.setdefault(ids.node_type, Sample(size))
@@ -198,7 +235,7 @@ class TableFindings:
         """Decide the kinds of raw ids, dtypes and buckets, and write them for later tasks."""
         kinds = {node_type: self._kind(node_type) for node_type in self._specs}
         num_buckets = {node_type: self._num_buckets(node_type, kind) for node_type, kind in kinds.items()}
-        self._workplace.write_known(kinds, num_buckets, self._dtypes)
+        self._workplace.write_known(kinds, num_buckets, self._dtypes, self._transforms)
 
     def _kind(self, node_type: str) -> RawKind:
         spec = self._specs[node_type]
@@ -281,7 +318,8 @@ class Steps:
             self._settle_edges(table)
             self._write(table)
             shutil.rmtree(self.workplace.table_folder(table), ignore_errors=True)
-        write_metadata(self.workplace.chunked, self._plan_files()[0])
+        transforms = {table.label: saved for table in self.workplace.tables if (saved := self._saved(table))}
+        write_metadata(self.workplace.chunked, self._plan_files()[0], transforms)
         self._progress("chunk", self._total_work(), self._total_work())
         return self._counts
 
@@ -337,7 +375,7 @@ class Steps:
         findings = TableFindings(self.workplace, self._parts)
         for table in self.workplace.declared:
             names = [ids.name for ids in table.ids if findings.must_look_at(table, ids)]
-            if table.files is not None and (names or table.undeclared):
+            if table.files is not None and (names or table.undeclared or table.unfitted):
                 tasks = self._part_tasks("look", look_at_part, table, ids=names)
                 findings.take(table, list(self._run("look", table, tasks).values()))
             else:
@@ -503,6 +541,20 @@ class Steps:
                 edge_type = self._edge_type(table)
                 edges[edge_type] = TableShape(num_rows=counts.num_edges.get(edge_type, 0), features=features)
         return plan_files(plan.name, nodes, edges, plan.chunks)
+
+    def _saved(self, table: Table) -> SavedTransforms:
+        """Return how the features of a table are made; empty if none is transformed."""
+        if table.number not in self._read:
+            return {}
+        found: dict[str, SavedFeature] = {}
+        for name, spec in table.features.items():
+            read_as = next(
+                (r["read_as"][name] for r in self._read[table.number].values() if name in r["read_as"]), None
+            )
+            empty = ColumnReader(f"{table.label}.{name}", spec)
+            schema = column_schema(empty.no_rows()) if read_as is None else FeatureSchema.from_json(read_as)
+            found[name] = saved_feature(spec, schema)
+        return saved_transforms(found)
 
     def _write(self, table: Table) -> None:
         """Write the files of the chunked graph that hold a table."""

@@ -27,7 +27,9 @@ from hopstream.ingest.raw_tables.metadata import (
     TablesMetadata,
 )
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME
-from hopstream.ingest.source_paths import read_metadata
+from hopstream.ingest.tables import read_description
+from hopstream.ingest.transforms.chain import chain_of
+from hopstream.places.paths import path_of
 from hopstream.schema import STRING, EdgeType, type_label
 
 RawKind = Literal["row", "int64", "string"]
@@ -87,7 +89,8 @@ class Table:
         entity: Its node type or edge type.
         files: Its files; None for a node type without a table.
         ids: Its columns of raw ids.
-        features: Features that are written. In ``ChunkFolder.tables``, features of CSV files have dtypes.
+        features: Features that are written. In ``ChunkFolder.tables``, features of CSV files have dtypes, and
+            transforms are fitted.
         split_column: Column of splits, or None.
     """
 
@@ -108,6 +111,15 @@ class Table:
         """Features of CSV files without a declared dtype; their cells decide it."""
         is_csv = self.files is not None and self.files.format == "csv"
         return {name: spec for name, spec in self.features.items() if is_csv and spec.dtype is None}
+
+    @property
+    def unfitted(self) -> dict[str, FeatureSpec]:
+        """Features whose transforms must be fitted to the table."""
+        return {
+            name: spec
+            for name, spec in self.features.items()
+            if spec.transform is not None and not spec.transform.is_fitted and self.files is not None
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +187,7 @@ class ChunkFolder(JobFolder[ChunkSpec]):
     @cached_property
     def metadata(self) -> TablesMetadata:
         """The description of the tables."""
-        return read_metadata(Path(self.spec.source), self.spec.tables.data_path)
+        return read_description(path_of(self.spec.source), self.spec.tables)
 
     @cached_property
     def declared(self) -> list[Table]:
@@ -186,9 +198,11 @@ class ChunkFolder(JobFolder[ChunkSpec]):
     def _known(self) -> dict[str, Any]:
         return dict(json.loads((self.scratch / KNOWN).read_text(encoding="utf-8")))
 
-    def write_known(self, kinds: Mapping[str, RawKind], num_buckets: Mapping[str, int], dtypes: Any) -> None:
-        """Write kinds of raw ids, numbers of buckets and undeclared dtypes for later tasks."""
-        known = {"kinds": dict(kinds), "num_buckets": dict(num_buckets), "dtypes": dtypes}
+    def write_known(
+        self, kinds: Mapping[str, RawKind], num_buckets: Mapping[str, int], dtypes: Any, transforms: Any
+    ) -> None:
+        """Write kinds of raw ids, numbers of buckets, undeclared dtypes and fitted transforms for later tasks."""
+        known = {"kinds": dict(kinds), "num_buckets": dict(num_buckets), "dtypes": dtypes, "transforms": transforms}
         write_text(self.scratch / KNOWN, json.dumps(known))
 
     @cached_property
@@ -197,10 +211,12 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         return [self._resolved(table) for table in self.declared]
 
     def _resolved(self, table: Table) -> Table:
-        dtypes = self._known["dtypes"].get(str(table.number), {})
-        features = {
-            name: replace(spec, dtype=dtypes[name]) if name in dtypes else spec for name, spec in table.features.items()
-        }
+        features = dict(table.features)
+        for name, dtype in self._known["dtypes"].get(str(table.number), {}).items():
+            features[name] = replace(features[name], dtype=dtype)
+        for name, fitted in self._known["transforms"].get(str(table.number), {}).items():
+            chain = chain_of(f"{table.label}.{name}", fitted, with_fitted=True)
+            features[name] = replace(features[name], transform=chain)
         return replace(table, features=features)
 
     def table_of(self, node_type: str) -> Table:
@@ -235,6 +251,10 @@ class ChunkFolder(JobFolder[ChunkSpec]):
     def sample_path(self, table: Table, part: int, name: str) -> Path:
         """Return the file with a sample of the raw ids of a part's column."""
         return self.scratch / "samples" / f"{table.number}-{part}-{name}.json"
+
+    def fit_path(self, table: Table, part: int, name: str) -> Path:
+        """Return the file with what the transforms of a feature are fitted to in a part."""
+        return self.scratch / "fits" / f"{table.number}-{part}-{list(table.features).index(name)}.json"
 
     def table_folder(self, table: Table) -> Path:
         """Return the folder of a table's columns."""

@@ -119,7 +119,10 @@ def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
     if isinstance(data, DataLike) and not UNREAD & {kind.__name__ for kind in type(data).__mro__}:
         attributes = data.to_dict()
         return graph_from_attributes(attributes), {EDGE: attributes}
-    raise SchemaError(f"{type(data).__name__} is neither a PyG Data nor a HeteroData")
+    raise SchemaError(
+        f"{type(data).__name__} is neither a PyG Data nor a HeteroData; hopstream.graph has graph_from_arrays, "
+        "graph_from_scipy and graph_from_networkx for other objects"
+    )
 
 
 def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool = False) -> None:

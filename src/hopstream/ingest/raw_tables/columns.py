@@ -8,7 +8,8 @@ the declared one, unless the metadata says ``cast``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -21,6 +22,8 @@ from hopstream.ingest.arrow_checks import dtype_name
 from hopstream.ingest.raw_tables.files import Batch, Origin, shown_path
 from hopstream.ingest.raw_tables.metadata import FeatureSpec
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, holds_integers, strings_column
+from hopstream.ingest.transforms.chain import ChainFit
+from hopstream.ingest.transforms.saved import SavedFeature
 from hopstream.schema import STRING, FeatureSchema
 
 LADDER = ("int64", "float64", "bool", STRING)
@@ -28,14 +31,24 @@ LADDER = ("int64", "float64", "bool", STRING)
 
 
 class ColumnReader:
-    """Collector of one feature from the batches of its table."""
+    """Collector of one feature from the batches of its table, and of what its transforms are fitted to.
+
+    Attributes:
+        read_as: Schema of the rows before they are transformed; None before the first rows.
+        schema: Schema of the rows that ``drain`` or ``finish`` returned; None before the first ones.
+        fit: State of fitting the feature's transforms; None if nothing must be fitted.
+    """
 
     def __init__(self, label: str, spec: FeatureSpec) -> None:
         """Start with no rows; ``label`` is the feature's name in messages, for example ``paper.title``."""
         self._label = label
         self._spec = spec
         self._columns: list[Column] = []
+        self.read_as: FeatureSchema | None = None
         self.schema: FeatureSchema | None = None
+        self._time_unit = None if spec.transform is None else spec.transform.time_unit
+        is_unfitted = spec.transform is not None and not spec.transform.is_fitted
+        self.fit = ChainFit(label, spec.transform) if spec.transform is not None and is_unfitted else None
         self._undecided: list[tuple[Origin, list[pa.Array]]] = []
 
     def add(self, batch: Batch) -> None:
@@ -66,15 +79,32 @@ class ColumnReader:
             for origin, arrays in self._undecided:
                 self._append(origin, [self._parsed(origin, array, dtype) for array in arrays])
             self._undecided = []
-        return join_columns(self._columns) if self._columns else self._no_rows()
+        if self.fit is not None and self._spec.transform is not None:
+            self._spec = replace(self._spec, transform=self._spec.transform.fitted_by(self.fit))
+        if not self._columns:
+            self._columns = [self.no_rows()]
+            self.read_as = column_schema(self._columns[0])
+        return join_columns(list(self.drain()))
 
-    def drain(self) -> list[Column]:
-        """Return and forget the rows added since the last call; ``schema`` is kept.
+    def drain(self) -> Iterator[Column]:
+        """Yield, transformed, and forget the rows added since the last call; the schemas are kept.
 
-        Only for features whose dtype is declared or given by the files.
+        Only for features whose dtype is declared or given by the files, and whose transforms are fitted.
         """
         columns, self._columns = self._columns, []
-        return columns
+        for column in columns:
+            chain = self._spec.transform
+            for piece in (column,) if chain is None else chain.pieces(self._label, column):
+                self.schema = column_schema(piece)
+                yield piece
+
+    def forget(self) -> None:
+        """Forget the rows added so far; only what transforms are fitted to is kept."""
+        self._columns = []
+
+    def saved(self) -> SavedFeature:
+        """Return how the feature is made, after ``finish``."""
+        return saved_feature(self._spec, self.read_as or column_schema(self.no_rows()))
 
     def _append(self, origin: Origin, parts: list[Column]) -> None:
         column = parts[0]
@@ -89,14 +119,16 @@ class ColumnReader:
         if self._spec.schema is not None:
             column = self._as_described(origin, column, self._spec.schema)
         got = column_schema(column)
-        self.schema = self.schema or got
-        if got != self.schema:
-            raise other_schema_error(self._label, origin, got, self.schema)
+        self.read_as = self.read_as or got
+        if got != self.read_as:
+            raise other_schema_error(self._label, origin, got, self.read_as)
+        if self.fit is not None:
+            self.fit.add(column, (origin.files.paths.index(origin.path), origin.first_row))
         self._columns.append(column)
 
     def _parsed(self, origin: Origin, cells: pa.Array, dtype: str) -> Column:
         """Convert one column of a CSV file to ``dtype``."""
-        filled = self._filled(origin, _with_nulls(cells, origin, dtype), pa.string())
+        filled = self._filled(origin, _with_nulls(cells, origin, None if self._time_unit else dtype), pa.string())
         try:
             return _parse(filled, dtype, is_cast=self._spec.is_cast)
         except pa.ArrowInvalid as error:
@@ -111,6 +143,8 @@ class ColumnReader:
             values = values.storage
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
+        if self._time_unit and (pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)):
+            values = _counted(values, self._time_unit)
         filled = self._filled(origin, values, values.type)
         described = self._spec.schema
         if described is not None and described.is_string:
@@ -203,7 +237,7 @@ class ColumnReader:
             raise SchemaError(f"{self._label} is {got} in {_file(origin)}; the schema says {wanted}")
         return column
 
-    def _no_rows(self) -> Column:
+    def no_rows(self) -> Column:
         """Build a column without rows, whose dtype and shape match those of a table with rows."""
         described = self._spec.schema
         if described is not None:
@@ -213,6 +247,17 @@ class ColumnReader:
             return RaggedArray.from_strings([])
         width = (len(self._spec.columns),) if self._spec.is_vector else self._spec.shape or ()
         return np.empty((0, *width), dtype)
+
+
+def saved_feature(spec: FeatureSpec, read_as: FeatureSchema) -> SavedFeature:
+    """Return how a feature is made of its columns; ``read_as`` is its schema before transforms."""
+    return SavedFeature(columns=spec.columns, is_vector=spec.is_vector, read_as=read_as, chain=spec.transform)
+
+
+def _counted(times: pa.Array, unit: str) -> pa.Array:
+    """Return times as int64 counts of a unit since 1970, rounded down."""
+    values = times.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).astype(f"datetime64[{unit}]")
+    return pa.array(values.astype(np.int64), mask=np.isnat(values))
 
 
 def other_schema_error(label: str, origin: Origin, got: FeatureSchema, wanted: FeatureSchema) -> SchemaError:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ from hopstream.ingest.arrow_checks import ValueCounts, check_codes
 from hopstream.ingest.raw_tables.frames import opened_table
 from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST, MISSING
+from hopstream.places.paths import AnyPath, arrow_source, shown_below
 from hopstream.schema import FeatureSchema
 from hopstream.tfgnn.example import LocatedLists, Messages, NamedLists, locate
 from hopstream.tfgnn.tfrecord import read_record_blocks
@@ -104,7 +106,7 @@ KIND_NAMES = {BYTES_LIST: "strings", FLOAT_LIST: "reals", INT64_LIST: "integers"
 
 
 def _read_records(
-    files: TableFiles, path: Path, names: Sequence[str], block_bytes: int | None
+    files: TableFiles, path: AnyPath, names: Sequence[str], block_bytes: int | None
 ) -> Iterator[dict[str, pa.Array]]:
     """Read columns of a TFRecord file block by block.
 
@@ -274,7 +276,7 @@ class Origin:
     """File and first row of a batch."""
 
     files: TableFiles
-    path: Path
+    path: AnyPath
     first_row: int
 
     def place(self, row: int) -> str:
@@ -373,12 +375,14 @@ def read_part(
         raise FormatError(f"{place} cannot be read as {files.format}: {error}") from error
 
 
-def shown_path(files: TableFiles, path: Path) -> str:
+def shown_path(files: TableFiles, path: AnyPath) -> str:
     """Return a file's path relative to the folder of the file that describes the tables."""
-    return str(path.relative_to(files.root))
+    return shown_below(path, files.root)
 
 
-def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: int | None) -> Iterator[pa.RecordBatch]:
+def _read_csv(
+    files: TableFiles, path: AnyPath, columns: list[str], block_bytes: int | None
+) -> Iterator[pa.RecordBatch]:
     """Read a CSV file in blocks; after a row that is longer than a block, in pieces of whole rows."""
     num_rows = 0
     try:
@@ -392,26 +396,26 @@ def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: in
 
 
 def _read_csv_blocks(
-    files: TableFiles, path: Path, columns: list[str], block_bytes: int | None
+    files: TableFiles, path: AnyPath, columns: list[str], block_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
     how = _csv_options(files, files.names_in(path), block_bytes or CSV_BLOCK_BYTES, is_bounded=block_bytes is not None)
     # Other threads free the blocks than allocate them, and mimalloc returns such memory late: 384 MiB, system pool
     # 327 MiB. For blocks of many megabytes, mimalloc is better: 518 MiB, malloc 770 MiB.
     how["memory_pool"] = None if block_bytes is None else pa.system_memory_pool()
     try:
-        with pacsv.open_csv(path, **how) as reader:
+        with pacsv.open_csv(_csv_source(path), **how) as reader:
             names = reader.schema.names
     except pa.ArrowInvalid as error:
         if files.names_in(path) and "Empty CSV file" in str(error):
             return
         raise
     columns = _check_columns(files, path, names, columns)
-    with pacsv.open_csv(path, **how, convert_options=_as_text(columns or names[:1])) as reader:
+    with pacsv.open_csv(_csv_source(path), **how, convert_options=_as_text(columns or names[:1])) as reader:
         yield from reader
 
 
 def _read_csv_pieces(
-    files: TableFiles, path: Path, columns: list[str], block_bytes: int | None, num_read: int
+    files: TableFiles, path: AnyPath, columns: list[str], block_bytes: int | None, num_read: int
 ) -> Iterator[pa.RecordBatch]:
     """Read all rows after the first ``num_read``.
 
@@ -421,7 +425,7 @@ def _read_csv_pieces(
     header, num_rows = files.names_in(path), 0
     names = header or tuple(next(_records(files, path), (1, []))[1])
     columns = _check_columns(files, path, list(names), columns)
-    with pa.input_stream(str(path), compression="detect") as file:
+    with _csv_source(path) as file:
         pieces = whole_rows(file.read, files.delimiter, block_bytes or CSV_BLOCK_BYTES, max_row_bytes)
         try:
             for piece in pieces:
@@ -463,10 +467,10 @@ def _as_text(columns: Sequence[str]) -> pacsv.ConvertOptions:
 
 
 def _read_parquet(
-    files: TableFiles, path: Path, columns: list[str], groups: tuple[int, int] | None, block_bytes: int | None
+    files: TableFiles, path: AnyPath, columns: list[str], groups: tuple[int, int] | None, block_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(
-        path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        arrow_source(path), buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
     ) as reader:
         names = reader.schema_arrow.names
         columns = _check_columns(files, path, names, columns)
@@ -486,7 +490,7 @@ def _read_parquet(
         counts.check(shown_path(files, path), row_groups)
 
 
-def _read_table(files: TableFiles, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _read_table(files: TableFiles, path: AnyPath, columns: list[str]) -> Iterator[pa.RecordBatch]:
     with opened_table(files.table) as (names, read):
         for batch in read(_check_columns(files, path, names, columns) or names[:1]):  # one column, to count rows
             if batch.num_rows:
@@ -494,7 +498,7 @@ def _read_table(files: TableFiles, path: Path, columns: list[str]) -> Iterator[p
                 yield batch
 
 
-def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list[str]) -> list[str]:
+def _check_columns(files: TableFiles, path: AnyPath, names: list[str], wanted: list[str]) -> list[str]:
     """Return the file's names of the wanted columns, each once.
 
     Raises:
@@ -514,7 +518,7 @@ def _name_in(files: TableFiles, names: Sequence[str], wanted: str) -> str:
     return next((name for name in (wanted, *files.other_names.get(wanted, ())) if name in names), wanted)
 
 
-def _line_of_row(files: TableFiles, path: Path, row: int) -> int | None:
+def _line_of_row(files: TableFiles, path: AnyPath, row: int) -> int | None:
     """Return the line, from 1, on which a row starts; None if the file cannot be read that far."""
     records = _records(files, path)
     return next(
@@ -522,24 +526,24 @@ def _line_of_row(files: TableFiles, path: Path, row: int) -> int | None:
     )
 
 
-def _uneven_line(files: TableFiles, path: Path) -> int | None:
+def _uneven_line(files: TableFiles, path: AnyPath) -> int | None:
     """Return the first line, from 1, whose number of cells differs from the first row's, or None."""
     records = _records(files, path)
     num_cells = len(files.names_in(path) or next(records, (1, []))[1])
     return next((line for line, cells in records if len(cells) != num_cells), None)
 
 
-def is_compressed(path: Path) -> bool:
+def is_compressed(path: AnyPath) -> bool:
     """Return whether a file starts with gzip's magic bytes."""
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
 
 
-def _undecodable_line(path: Path) -> int | None:
+def _undecodable_line(path: AnyPath) -> int | None:
     """Return the first line, from 1, that is not UTF-8, or None."""
     try:
-        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-            for number, line in enumerate(cast(IO[bytes], file), 1):
+        with open_plain(path) as file:
+            for number, line in enumerate(file, 1):
                 try:
                     line.decode()
                 except UnicodeDecodeError:
@@ -549,25 +553,34 @@ def _undecodable_line(path: Path) -> int | None:
     return None
 
 
-def first_cells(path: Path) -> list[str]:
-    """Return the cells of the first row of a CSV file with commas; none if it is empty or unreadable."""
-    files = TableFiles(root=path.parent, paths=(path,), format="csv")
+def first_cells(path: AnyPath, delimiter: str = ",") -> list[str]:
+    """Return the cells of the first row of a CSV file; none if it is empty or unreadable."""
+    files = TableFiles(root=path.parent, paths=(path,), format="csv", delimiter=delimiter)
     return next((cells for _, cells in _records(files, path)), [])
 
 
-def _records(files: TableFiles, path: Path) -> Iterator[tuple[int, list[str]]]:
+def _records(files: TableFiles, path: AnyPath) -> Iterator[tuple[int, list[str]]]:
     """Yield line and cells of each row, up to the first unreadable one.
 
     Slow; only used to find the line for an error, and to read headers.
     """
     try:
-        with _open_text(path) as file:
-            yield from csv_rows(file, files.delimiter)
+        with open_plain(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            yield from csv_rows(text, files.delimiter)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error):
         return
 
 
-def _open_text(path: Path) -> IO[str]:
-    if path.name.endswith(".gz"):
-        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
-    return path.open(encoding="utf-8-sig", newline="")
+def _csv_source(path: AnyPath) -> pa.NativeFile:
+    """Open a CSV file for Arrow; the suffix tells whether it is compressed."""
+    source = arrow_source(path)
+    if source is path:
+        return pa.input_stream(str(path), compression="detect")
+    return pa.input_stream(source, compression="gzip" if path.name.endswith(".gz") else None)
+
+
+@contextmanager
+def open_plain(path: AnyPath) -> Iterator[IO[bytes]]:
+    """Open a file for reading, and decompress it if its suffix is ``.gz``."""
+    with path.open("rb") as file:
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if path.name.endswith(".gz") else file

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.json_files import read_json
+from hopstream.places.paths import AnyPath, is_below, sorted_files
 from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, FeatureSchema, type_label
 from hopstream.uris import is_uri
+
+if TYPE_CHECKING:
+    from hopstream.ingest.transforms.chain import Chain
 
 TableFormat = Literal["csv", "parquet", "tfrecord", "arrow"]
 IdDtype = Literal["int64", "string"]
@@ -49,19 +53,19 @@ class TableFiles:
         table: A table in memory, see ``hopstream.ingest.raw_tables.frames``; None for files.
     """
 
-    root: Path
-    paths: tuple[Path, ...]
+    root: AnyPath
+    paths: tuple[AnyPath, ...]
     format: TableFormat
     delimiter: str = ","
     column_names: tuple[str, ...] | None = None
-    headless: tuple[Path, ...] | None = None
+    headless: tuple[AnyPath, ...] | None = None
     null_values: tuple[str, ...] = ("",)
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     columns: Mapping[str, FeatureSchema] = field(default_factory=dict)
     columns_said_by: str = "the schema says"
     table: object = field(default=None, compare=False)
 
-    def names_in(self, path: Path) -> tuple[str, ...] | None:
+    def names_in(self, path: AnyPath) -> tuple[str, ...] | None:
         """Return the names of the columns of a file without a header; None if it has one."""
         return self.column_names if self.headless is None or path in self.headless else None
 
@@ -78,6 +82,7 @@ class FeatureSpec:
         is_cast: Convert other dtypes to ``dtype`` if no value is lost.
         fill: JSON value for empty cells; None if empty cells are errors.
         schema: The complete schema of the feature, if the description gives it (unigraphs); else None.
+        transform: Transforms of its rows, or None.
     """
 
     columns: tuple[str, ...]
@@ -87,6 +92,7 @@ class FeatureSpec:
     is_cast: bool = False
     fill: object = None
     schema: FeatureSchema | None = None
+    transform: Chain | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +140,7 @@ class EdgeTableSpec:
 class TablesMetadata:
     """Description of all tables; ``path`` is the file that contains it, or names a description in memory."""
 
-    path: Path
+    path: AnyPath
     nodes: Mapping[str, NodeTableSpec]
     edges: Mapping[EdgeType, EdgeTableSpec]
 
@@ -152,7 +158,7 @@ def check_num_rows(label: str, spec: NodeTableSpec | EdgeTableSpec, num_rows: in
     raise SchemaError(f"{label} has cardinality {spec.num_rows} in the schema, and {got}")
 
 
-def read_json_metadata(path: Path) -> TablesMetadata:
+def read_json_metadata(path: AnyPath) -> TablesMetadata:
     """Read and check the JSON file that describes tables, and find their files.
 
     Raises:
@@ -166,7 +172,7 @@ def read_json_metadata(path: Path) -> TablesMetadata:
     return described_tables(value, path)
 
 
-def described_tables(value: object, path: Path = DESCRIPTION) -> TablesMetadata:
+def described_tables(value: object, path: AnyPath = DESCRIPTION) -> TablesMetadata:
     """Check a description of tables, and find their files.
 
     Args:
@@ -196,34 +202,36 @@ def described_tables(value: object, path: Path = DESCRIPTION) -> TablesMetadata:
     return TablesMetadata(path=path, nodes=nodes, edges=edges)
 
 
-def _node_table(root: Path, where: str, value: object) -> NodeTableSpec:
+def _node_table(root: AnyPath, where: str, value: object) -> NodeTableSpec:
     fields = _Fields(where, value)
     if fields.flag("from_edges"):
         id_column, id_dtype = _id_column(fields, default="id")
         fields.finish()
         return NodeTableSpec(files=None, id_column=id_column, id_dtype=id_dtype)
     id_column, id_dtype = _id_column(fields, default=None)
+    files = _table_files(root, fields)
     spec = NodeTableSpec(
-        files=_table_files(root, fields),
+        files=files,
         id_column=id_column,
         id_dtype=id_dtype,
-        features=_features(fields),
+        features=_features(fields, files.format),
         split_column=fields.text("split", None),
     )
     fields.finish()
     return spec
 
 
-def _edge_table(root: Path, where: str, value: object) -> tuple[EdgeType, EdgeTableSpec]:
+def _edge_table(root: AnyPath, where: str, value: object) -> tuple[EdgeType, EdgeTableSpec]:
     fields = _Fields(where, value)
     names = fields.texts("type")
     if len(names) != 3:
         raise SchemaError(f"{where}.type is {list(names)}; wanted [source type, relation, destination type]")
+    files = _table_files(root, fields)
     spec = EdgeTableSpec(
-        files=_table_files(root, fields),
+        files=files,
         src_column=cast(str, fields.text("src")),
         dst_column=cast(str, fields.text("dst")),
-        features=_features(fields),
+        features=_features(fields, files.format),
         split_column=fields.text("split", None),
     )
     fields.finish()
@@ -242,11 +250,12 @@ def _id_column(fields: _Fields, default: str | None) -> tuple[str | None, IdDtyp
     return column, cast(IdDtype | None, dtype)
 
 
-def _table_files(root: Path, fields: _Fields) -> TableFiles:
+def _table_files(root: AnyPath, fields: _Fields) -> TableFiles:
     table = fields.take("table", None)
     if table is not None:
         where = f"{fields.where}.table"
-        return TableFiles(root=root, paths=(root / where,), format="arrow", table=_checked_table(where, table))
+        _check_table(where, table)
+        return TableFiles(root=root, paths=(root / where,), format="arrow", table=table)
     patterns = fields.texts("files")
     paths = tuple(path for pattern in patterns for path in _found(root, f"{fields.where}.files", pattern))
     repeated = sorted({str(path) for path in paths if paths.count(path) > 1}) if len(set(paths)) < len(paths) else []
@@ -268,8 +277,8 @@ def _table_files(root: Path, fields: _Fields) -> TableFiles:
     )
 
 
-def _checked_table(where: str, table: object) -> object:
-    """Return a table in memory after checking that it can be read.
+def _check_table(where: str, table: object) -> None:
+    """Check that a table in memory can be read.
 
     Args:
         where: Name of the table in messages.
@@ -285,7 +294,6 @@ def _checked_table(where: str, table: object) -> object:
             f"{where} is {type(table).__name__}; wanted a DataFrame of pandas or Polars, an Arrow table, another "
             'object with __arrow_c_stream__, or a Ray Dataset; paths of files are "files"'
         )
-    return table
 
 
 def is_ray_dataset(table: object) -> bool:
@@ -293,7 +301,7 @@ def is_ray_dataset(table: object) -> bool:
     return all(hasattr(table, name) for name in ("iter_batches", "select_columns", "context"))
 
 
-def _found(root: Path, where: str, pattern: str) -> list[Path]:
+def _found(root: AnyPath, where: str, pattern: str) -> list[AnyPath]:
     """Find the files that a path or glob names, in order of names.
 
     Raises:
@@ -301,20 +309,18 @@ def _found(root: Path, where: str, pattern: str) -> list[Path]:
         SchemaError: A path or link leads out of the folder.
     """
     if is_uri(pattern) or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        raise SchemaError(
-            f"{where} has {quoted(pattern)}; files are local and lie below the folder of the JSON file, without .."
-        )
+        raise SchemaError(f"{where} has {quoted(pattern)}; files lie below the folder of the JSON file, without ..")
     is_glob = any(mark in pattern for mark in "*?[")
-    paths = sorted(path for path in root.glob(pattern) if path.is_file()) if is_glob else [root / pattern]
+    paths = sorted_files(root, pattern) if is_glob else [root / pattern]
     if not paths or not paths[0].is_file():
         raise FormatError(f"{where} has {quoted(pattern)}, which does not exist in {root}")
     for path in paths:
-        if not path.resolve().is_relative_to(root.resolve()):
+        if not is_below(path, root):
             raise SchemaError(f"{where} has {quoted(pattern)}; {path} is a link that leads out of {root}")
     return paths
 
 
-def _table_format(fields: _Fields, paths: tuple[Path, ...]) -> TableFormat:
+def _table_format(fields: _Fields, paths: tuple[AnyPath, ...]) -> TableFormat:
     declared = fields.text("format", None)
     if declared in ("csv", "parquet"):
         return cast(TableFormat, declared)
@@ -327,16 +333,16 @@ def _table_format(fields: _Fields, paths: tuple[Path, ...]) -> TableFormat:
     return formats.pop()
 
 
-def _features(fields: _Fields) -> dict[str, FeatureSpec]:
+def _features(fields: _Fields, table_format: TableFormat) -> dict[str, FeatureSpec]:
     value = fields.take("features", {})
     if isinstance(value, list):
         value = {name: name for name in fields.texts("features")}
     if not isinstance(value, dict):
         raise SchemaError(f"{fields.where}.features is {quoted(value)}; wanted a list of columns or {{name: column}}")
-    return {name: _feature(f"{fields.where}.features.{name}", given) for name, given in value.items()}
+    return {name: _feature(f"{fields.where}.features.{name}", given, table_format) for name, given in value.items()}
 
 
-def _feature(where: str, value: object) -> FeatureSpec:
+def _feature(where: str, value: object, table_format: TableFormat) -> FeatureSpec:
     if isinstance(value, str | list):
         value = {"columns": value}
     fields = _Fields(where, value)
@@ -344,7 +350,10 @@ def _feature(where: str, value: object) -> FeatureSpec:
     if columns is None:
         columns = fields.text("column")
     names = (columns,) if isinstance(columns, str) else _Fields(where, {"columns": columns}).texts("columns")
-    dtype, shape = fields.text("dtype", None), fields.take("shape", None)
+    given = fields.take("transform", None)
+    transform = None if given is None else _chain(f"{where}.transform", given)
+    of_cells = transform.csv_dtype if transform is not None and table_format == "csv" else None
+    dtype, shape = fields.text("dtype", of_cells), fields.take("shape", None)
     dims = tuple(shape) if isinstance(shape, list) else ()
     spec = FeatureSpec(
         columns=names,
@@ -353,6 +362,7 @@ def _feature(where: str, value: object) -> FeatureSpec:
         shape=None if shape is None else dims,
         is_cast=fields.flag("cast"),
         fill=fields.take("fill", None),
+        transform=transform,
     )
     fields.finish()
     if dtype is not None and dtype not in DTYPES:
@@ -364,6 +374,12 @@ def _feature(where: str, value: object) -> FeatureSpec:
     if spec.is_cast and dtype is None:
         raise SchemaError(f"{where}.cast needs a dtype to cast to")
     return spec
+
+
+def _chain(where: str, value: object) -> Chain:
+    from hopstream.ingest.transforms.chain import chain_of  # loads Arrow
+
+    return chain_of(where, value)
 
 
 _REQUIRED: Any = object()

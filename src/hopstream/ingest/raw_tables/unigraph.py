@@ -26,6 +26,7 @@ from hopstream.ingest.raw_tables.metadata import (
     TableFormat,
     TablesMetadata,
 )
+from hopstream.places.paths import AnyPath, arrow_source, is_below
 from hopstream.schema import STRING, EdgeType, FeatureSchema
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.graph_schema import AUXILIARY, check_schema, columns_of, read_schema
@@ -42,7 +43,7 @@ ID_COLUMNS = {"#id": ("id",), "#source": ("source",), "#target": ("target",)}
 
 
 def table_files(
-    root: Path, where: str, filename: str, columns: Mapping[str, FeatureSchema],
+    root: AnyPath, where: str, filename: str, columns: Mapping[str, FeatureSchema],
     other_names: Mapping[str, tuple[str, ...]],
 ) -> TableFiles:  # fmt: skip
     """Find the files of one table.
@@ -81,10 +82,10 @@ def _format_of(where: str, filename: str) -> TableFormat:
     )
 
 
-def _paths(root: Path, where: str, filename: str) -> list[Path]:
+def _paths(root: AnyPath, where: str, filename: str) -> list[AnyPath]:
     shown = f"{where}: metadata.filename is {quoted(filename)}"
     if is_uri(filename) or ".." in Path(filename).parts:
-        raise SchemaError(f"{shown}; files are local and lie below {root}, without ..")
+        raise SchemaError(f"{shown}; files lie below {root}, without ..")
     if Path(filename).is_absolute():
         filename = _below(root, shown, filename)
     try:
@@ -94,21 +95,21 @@ def _paths(root: Path, where: str, filename: str) -> list[Path]:
     except FormatError as error:
         raise FormatError(f"{shown}: {error}") from error
     for path in paths:
-        if not path.resolve().is_relative_to(root.resolve()):
+        if not is_below(path, root):
             raise SchemaError(f"{shown}; {path} is a link that leads out of {root}")
     return paths
 
 
-def _below(root: Path, shown: str, filename: str) -> str:
-    for folder in (root.absolute(), root.resolve()):
+def _below(root: AnyPath, shown: str, filename: str) -> str:
+    for folder in (root.absolute(), root.resolve()) if isinstance(root, Path) else ():
         if Path(filename).is_relative_to(folder):
             return str(Path(filename).relative_to(folder))
     raise SchemaError(f"{shown}, which is not below {root}; give data_path, a folder that contains all files")
 
 
 def _headers(
-    paths: Sequence[Path], marks: Sequence[set[str]]
-) -> tuple[tuple[str, ...] | None, tuple[Path, ...]]:  # fmt: skip
+    paths: Sequence[AnyPath], marks: Sequence[set[str]]
+) -> tuple[tuple[str, ...] | None, tuple[AnyPath, ...]]:  # fmt: skip
     """Find the header of a table's shards, and the shards without a header.
 
     Shards without a header are empty or have only rows.
@@ -141,7 +142,7 @@ def has_column(files: TableFiles, names: tuple[str, ...]) -> bool:
                 return not set(names).isdisjoint(cells)
         elif files.format == "parquet":
             try:
-                return not set(names).isdisjoint(pq.read_schema(path).names)
+                return not set(names).isdisjoint(pq.read_schema(arrow_source(path)).names)
             except (pa.ArrowException, OSError) as error:
                 raise FormatError(f"{path} cannot be read as parquet: {error}") from error
         else:
@@ -166,7 +167,7 @@ STRINGS = FeatureSchema(dtype=STRING)
 _OTHER_NAMES = {**ID_COLUMNS, WEIGHT[1:]: (WEIGHT,)}
 
 
-def read_unigraph(path: Path, *, data_path: Path | None = None) -> TablesMetadata:
+def read_unigraph(path: AnyPath, *, data_path: AnyPath | None = None) -> TablesMetadata:
     """Read and check the schema of a unigraph, and find its files.
 
     Auxiliary sets such as ``_readout`` are no part of a whole graph and are skipped.
@@ -215,7 +216,7 @@ class _Columns:
 class _Set:
     """A node set, an edge set or the context."""
 
-    def __init__(self, path: Path, root: Path, what: str, message: Any) -> None:
+    def __init__(self, path: AnyPath, root: AnyPath, what: str, message: Any) -> None:
         self.where = f"{path}: {what}"
         self._root, self._message, self._metadata = root, message, message.metadata
         self._columns = columns_of(message.features, self.where)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,13 +25,16 @@ from hopstream.checks import known_names
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.raw_ids import find_ids, id_feature_of, ids_like, ids_of_rows, unknown_id_error
 from hopstream.dataset.rows import DatasetRows
-from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values
+from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values, weights_of
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
 from hopstream.ingest.chunked.sources import BLOCK_ROWS
 from hopstream.ingest.user_columns import ColumnLike, as_array, as_column, as_keys
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
+
+if TYPE_CHECKING:
+    from hopstream.ingest.transforms.saved import Transforms
 
 CHUNK_ROWS = 1 << 20
 READ_BYTES = 64 << 20
@@ -60,7 +63,7 @@ class RawEnds:
     ids: Mapping[str, str]
 
     def keys_of(self, node_type: str, raw: Array, new: NodeTable, where: str) -> IntArray:
-        """Look up int64[n], the keys of old and new nodes.
+        """Return int64[n], the keys of old and new nodes.
 
         Raises:
             IdRangeError: No node has a raw id; the message names the first such one.
@@ -92,15 +95,15 @@ class RawEnds:
         return find_ids(blocks, asked, f"{node_type}.{feature}")
 
 
-def addition_of_arrays(
+def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
     manifest: Manifest, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType | str, NewEdges],
-    splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns],
-    raw: RawEnds | None = None,
+    splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns], *,
+    raw: RawEnds | None = None, transforms: Transforms | None = None,
 ) -> Graph:  # fmt: skip
     """Convert the arguments of ``append`` to tables of all types, with rows numbered from 0.
 
     If the dataset has one node type or one edge type, the arguments may omit the type. ``raw`` looks up ends that are
-    raw ids.
+    raw ids. With ``transforms``, the columns are those of tables, and features are made of them.
 
     Raises:
         UnknownNameError: The dataset has no such type, feature or split.
@@ -113,6 +116,11 @@ def addition_of_arrays(
     edges, edge_splits = _of_types(edges, schema.edges), _of_types(edge_splits, schema.edges)
     by_type = _by_edge_type(schema, edges, "edges")
     _check_names("nodes", nodes, schema.nodes)
+    if transforms is not None:
+        nodes = {
+            t: transforms[t].apply(of) if t in transforms and isinstance(of, Mapping) else of for t, of in nodes.items()
+        }
+        by_type = {t: _transformed(transforms, t, of) for t, of in by_type.items()}
     node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
     if raw is not None:
         raw.check(node_tables)
@@ -140,6 +148,12 @@ def addition_of_arrays(
             },
         ),
     )
+
+
+def _transformed(transforms: Transforms, edge_type: EdgeType, given: NewEdges) -> NewEdges:
+    if type_label(edge_type) not in transforms or len(given) != 3:
+        return given
+    return given[0], given[1], transforms[edge_type].apply(given[2])
 
 
 def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -> Graph:
@@ -219,8 +233,8 @@ def checked(manifest: Manifest, added: Graph) -> Graph:
         times = features.get(manifest.time_attr or "")
         if isinstance(times, np.ndarray):
             check_time_values(f"{type_label(entity)}.{manifest.time_attr}", 0, times)
-        weights = features.get(manifest.weight_attr or "")
-        if isinstance(entity, tuple) and isinstance(weights, np.ndarray):
+        weights = weights_of(features, manifest.weight_attr)
+        if isinstance(entity, tuple) and weights is not None:
             where = f"{type_label(entity)}.{manifest.weight_attr}"
             total = check_weight_values(where, 0, weights)
             if not book.num_edges(entity):
@@ -234,12 +248,13 @@ def _check_keys(where: str, keys: IntArray, num_nodes: int, node_type: str) -> N
         if int(block.min()) < 0 or int(block.max()) >= num_nodes:
             row = int(np.flatnonzero((block < 0) | (block >= num_nodes))[0])
             raise IdRangeError(
-                f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1} with the new"
+                f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1} with the "
+                "new nodes"
             )
 
 
 def _of_types(given: Any, types: Collection[T]) -> Any:
-    """Key an argument by type if it is not; the dataset must have one type then."""
+    """Return an argument by type; without types it belongs to the dataset's only type."""
     is_typed = isinstance(given, Mapping) and (
         not given or any(isinstance(value, Mapping | int | tuple) for value in given.values())
     )
@@ -304,6 +319,12 @@ def _columns(
                 raise SchemaError(f"{where} is missing; new rows need all features of their type: {list(features)}")
             found[name] = empty_column(feature)
             continue
+        dtype = getattr(given[name], "dtype", None)
+        if getattr(dtype, "kind", "") == "M":
+            raise SchemaError(
+                f"{where} is {dtype}; a dataset does not keep the unit of its times: convert them to that "
+                "unit, for example by astype('datetime64[s]').astype(np.int64)"
+            )
         column = as_column(given[name], where)
         if len(column) == 0:
             column = empty_column(feature) if column_schema(column).is_fixed_width == feature.is_fixed_width else column

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from hopstream.preparation.append.addition import NewEdges, NewNodes, RawEnds, a
 from hopstream.preparation.append.write import AddedEnds, DeltaWriter, NodesAfterAppend
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
+
+if TYPE_CHECKING:
+    from hopstream.ingest.transforms.saved import Transforms
 
 
 def grown_manifest(
@@ -167,12 +170,12 @@ def _added_seeds(
     return np.bincount(book.parts_of(entity[2] if is_in else entity[0], chosen), minlength=book.num_parts)
 
 
-def append(  # noqa: PLR0913  a dataset, and what to add to it
+def append(  # noqa: PLR0913  one argument for each kind of rows
     dataset: str | Path, *, nodes: Mapping[str, NewNodes] | NewNodes | None = None,
     edges: Mapping[EdgeType | str, NewEdges] | NewEdges | None = None,
     splits: Mapping[str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
     edge_splits: Mapping[EdgeType | str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
-    ids: Mapping[str, str] | None = None, progress: Progress | None = None,
+    ids: Mapping[str, str] | None = None, transforms: Transforms | None = None, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Add nodes and edges to a dataset.
 
@@ -190,6 +193,8 @@ def append(  # noqa: PLR0913  a dataset, and what to add to it
             type or one edge type, all of these may omit the type.
         ids: Node type to a feature with its raw ids. New edges then name old and new nodes of the type by raw id, and
             a new node must not have the raw id of another node.
+        transforms: ``read_transforms`` of the dataset: columns are named as in its tables, and features are made of
+            them. None: columns are features.
         progress: Called as ``progress("append", done, total)``.
 
     Returns:
@@ -211,7 +216,7 @@ def append(  # noqa: PLR0913  a dataset, and what to add to it
 
     def read(manifest: Manifest, _: Path) -> Graph:
         raw = RawEnds(rows=DatasetRows(local_path(dataset), manifest, takes_sums=False), ids=ids or {})
-        return addition_of_arrays(manifest, *given, raw=raw)
+        return addition_of_arrays(manifest, *given, raw=raw, transforms=transforms)
 
     return _append(Path(dataset), read, progress)
 

@@ -41,6 +41,7 @@ from hopstream.dataset.stored_columns import (
     large_sum,
     row_sums,
     sort_edges,
+    weights_of,
 )
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.schema import Direction, EdgeType, type_label
@@ -170,10 +171,9 @@ def merged_rows(
     edge_times = None if times is None else EdgeTimes(own=times, neighbor=None, neighbor_keys=None)
     if edge_times is not None:
         sort_edges(indptr, at, indices, edge_times, keys)
-    weights = features.get(weight_attr) if weight_attr is not None else None
     return EdgeRun(
         indptr=indptr, indices=indices, keys=keys, places=at, neighbor_keys=added.keys_of_others, times=edge_times,
-        weights=weights if isinstance(weights, np.ndarray) else None, features=features,
+        weights=weights_of(features, weight_attr), features=features,
     )  # fmt: skip
 
 

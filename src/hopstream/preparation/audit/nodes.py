@@ -257,5 +257,5 @@ def _of_slices(keys: IntArray, offsets: IntArray, parts: Sequence[int]) -> IntAr
 
 def _compare_split(findings: Findings, where: str, keys: IntArray, wanted: IntArray) -> None:
     extra, lacking = np.setdiff1d(keys, wanted), np.setdiff1d(wanted, keys)
-    findings.add("splits", where, "has keys that the source's has not", len(extra), keys_text("key", extra))
-    findings.add("splits", where, "lacks keys of the source's", len(lacking), keys_text("key", lacking))
+    findings.add("splits", where, "has keys that the source's split does not have", len(extra), keys_text("key", extra))
+    findings.add("splits", where, "lacks keys of the source's split", len(lacking), keys_text("key", lacking))

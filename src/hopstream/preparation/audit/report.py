@@ -81,7 +81,7 @@ class Check:
     Attributes:
         num_checked: Number of checked items.
         num_wrong: Number of wrong items.
-        skipped: What could not be checked, and why; some of it may have been checked all the same.
+        skipped: Descriptions of items that were not all checked, with reasons.
     """
 
     num_checked: int

@@ -80,7 +80,7 @@ MIN_WINDOW_EDGES = 1 << 16
 PROCESS_BYTES = 256 << 20
 """Memory of a process with loaded libraries and compiled kernels that compares blocks of a million edges."""
 NODE_BYTES, HALO_NODE_BYTES = 64, 24
-"""Memory per node: its key, id and time, and what they are compared with; and that of a halo with a budget."""
+"""Memory per node: key, id and time, with their expected values; and memory per node for halos with a budget."""
 MAX_FINDINGS = 100
 
 

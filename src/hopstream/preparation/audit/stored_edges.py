@@ -129,7 +129,7 @@ class StoredEdges:
     def _check_overlays(self) -> bool:
         """Check the row numbers of overlays, and their node keys; return whether the row numbers are valid."""
         if self._rows is None:
-            self.files.findings.skip(OF_EDGES, f"{self.label}: which rows an overlay stands for cannot be read")
+            self.files.findings.skip(OF_EDGES, f"{self.label}: the rows that an overlay replaces cannot be read")
             return False
         findings, offsets = self.files.findings, self.files.manifest.book.node_offsets[self.own_type]
         is_good, folders = True, self.folders[self._num_parts :]
@@ -162,7 +162,7 @@ class StoredEdges:
             rows = (f"row {row}" for row in descends)
             self.files.findings.add("ranges", where, "does not ascend", len(descends), rows)
             if indptr[0] != 0 or indptr[-1] != len(indices):
-                self.files.findings.add("ranges", where, f"does not lead from 0 to {len(indices)}")
+                self.files.findings.add("ranges", where, f"does not begin at 0 and end at {len(indices)}")
                 is_good = False
             is_good = is_good and not len(descends)
         if not is_good:
@@ -279,7 +279,7 @@ class _WeightFiles:
         if not isinstance(values, np.ndarray) or not len(block.ids):
             return
         findings = edges.files.findings
-        weights = values[block.first : block.stop].astype(np.float64)
+        weights = values[block.first : block.stop].reshape(-1).astype(np.float64)
         if not bool(np.all(np.isfinite(weights) & (weights >= 0))):
             wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
             places = (f"edge {block.first + e} is {weights[e]}" for e in wrong)

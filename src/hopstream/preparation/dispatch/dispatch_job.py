@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -173,6 +173,11 @@ class DispatchJob(DatasetJob):
     schema: GraphSchema = field(init=False)
     folder: DispatchFolder = field(init=False)
     checksums: dict[str, list[ColumnSums]] = field(default_factory=dict)
+
+    @property
+    def transforms(self) -> Mapping[str, Any]:
+        """The fitted transforms of the source."""
+        return self.graph.transforms
 
     def check(self) -> None:
         """Refuse settings that are wrong whatever the input holds."""

@@ -33,6 +33,7 @@ from hopstream.dataset.stored_columns import (
     integers,
     large_sum,
     sort_edges,
+    weights_of,
 )
 from hopstream.engine import task
 from hopstream.errors import StateError
@@ -192,7 +193,7 @@ class _Spill:
                 if self.edge_type in self.folder.schema.edge_splits:
                     self._write_links(writer, "time.npy", self.piece.first, values)
             if name == settings.weight_attr:
-                total = check_weight_values(where, self.piece.first, values)
+                total = check_weight_values(where, self.piece.first, values.reshape(-1))
             for grouped in files:
                 for start in range(0, len(grouped.offsets), BLOCK_EDGES):
                     _write_values(grouped.file, values[grouped.offsets[start : start + BLOCK_EDGES]])
@@ -423,10 +424,9 @@ class _Finish:
         times = self._times(columns)
         if times is not None:
             sort_edges(indptr, places, indices, times, *([keys] if has_keys else []))
-        weights = columns.get(self.settings.weight_attr) if self.settings.weight_attr is not None else None
         return EdgeRun(
             indptr=indptr, indices=indices, keys=keys, places=places, neighbor_keys=self.neighbor_keys, times=times,
-            weights=weights, features=columns,
+            weights=weights_of(columns, self.settings.weight_attr), features=columns,
         )  # fmt: skip
 
     def _times(self, columns: dict[str, Array]) -> EdgeTimes | None:

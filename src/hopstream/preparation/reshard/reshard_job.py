@@ -275,6 +275,11 @@ class ReshardJob(DatasetJob):
         """The dataset's schema."""
         return self.rows.contents.schema
 
+    @property
+    def transforms(self) -> Mapping[str, Any]:
+        """The fitted transforms of the old dataset."""
+        return self.rows.manifest.transforms
+
     def check(self) -> None:
         """Do nothing: the old dataset's schema needs no checks."""
 

@@ -61,7 +61,7 @@ def verified(root, parts="parts") -> list[str]:
     return words(f"--orig-dataset-dir {root}/chunks --part-graph-dir {root}/{parts} --partitions-dir {root}/owners")
 
 
-def test_features_of_files_are_chunked_and_come_back(folder, graph):
+def test_features_of_files_survive_chunking(folder, graph):
     read = hopstream.read_graph(folder / "chunks")
     assert list(read.nodes["paper"].features) == ["feat"] and not read.nodes["author"].features
     assert np.array_equal(read.nodes["paper"].features["feat"], np.load(folder / "feat.npy"))
@@ -120,7 +120,7 @@ def test_paths_of_unknown_types_are_refused(graph, tmp_path):
         chunk_graph.chunk_graph(graph, "g", x, {}, 2, tmp_path / "d")
 
 
-def test_what_is_right_verifies(folder, capsys):
+def test_correct_parts_verify(folder, capsys):
     assert verify_partitions.main(verified(folder)) == 0
     said = capsys.readouterr().out
     assert "ok      nodes      108 checked, 0 wrong" in said and "wrong   " not in said  # 54 twice: keys, and owners
@@ -128,7 +128,7 @@ def test_what_is_right_verifies(folder, capsys):
     assert not capsys.readouterr().out
 
 
-def test_nodes_in_other_parts_and_other_features_are_told(folder, tmp_path, capsys):
+def test_moved_nodes_and_changed_features_are_reported(folder, tmp_path, capsys):
     for name in ("chunks", "parts", "owners"):
         shutil.copytree(folder / name, tmp_path / name)
     owner = np.load(tmp_path / "owners/paper.npy")
@@ -240,7 +240,7 @@ def test_tools_run_as_modules(folder, tmp_path):
     assert (tmp_path / "owners/paper.txt").read_bytes() == (folder / "owners/paper.txt").read_bytes()
 
 
-def test_errors_are_told_in_one_line(folder, tmp_path, capsys):
+def test_errors_are_printed_in_one_line(folder, tmp_path, capsys):
     (tmp_path / "ip_config.txt").write_text("".join(f"10.0.0.{n}\n" for n in range(4)))
     elsewhere = f"--in-dir {folder}/chunks --partitions-dir {folder}/owners --out-dir {tmp_path}/parts --workers 0"
     given = f"--in_dir {folder}/chunks --out_dir {folder}/owners --num_partitions"

@@ -203,5 +203,5 @@ def to_homogeneous(x: Any) -> Any:
     if not isinstance(x, Mapping):
         return x
     if len(x) != 1:
-        raise SettingsError(f"there are values for {len(x)} types, {list(x)}; wanted those of one")
+        raise SettingsError(f"there are values for {len(x)} types, {list(x)}; wanted the value of one type")
     return next(iter(x.values()))

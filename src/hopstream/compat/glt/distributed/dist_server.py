@@ -50,7 +50,7 @@ _STORAGE: StorageServer | None = None
 
 
 class StorageServer:
-    """Server of a session."""
+    """Server of one part of the dataset, which ``init_server`` starts in a storage process."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class DistDataset(dist_dataset.DistDataset):
             *in_memory: None; graphs, features and books in memory are refused.
             edge_dir: ``out`` follows edges from sources to destinations, ``in`` the other way. A partition owns the
                 edges that start (``out``) or end (``in``) at its nodes.
-            **others: None; they are refused too.
+            **others: Other arguments of GLT, which also hold data in memory: None.
 
         Raises:
             ValueError: An argument holds data in memory.

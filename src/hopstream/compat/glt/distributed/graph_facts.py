@@ -212,7 +212,7 @@ def edge_direction(given: str) -> Direction:
     """Check a direction.
 
     Raises:
-        SettingsError: It is neither ``in`` nor ``out``.
+        SettingsError: The direction is neither ``in`` nor ``out``.
     """
     if given not in ("in", "out"):
         raise SettingsError(f"the direction of sampling is {given!r}; it must be 'in' or 'out'")

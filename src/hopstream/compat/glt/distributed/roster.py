@@ -107,7 +107,7 @@ class Roster:
         self._changed = threading.Condition()
         self._named: dict[str, _Known] = {}
         self._ranked: dict[str, dict[int, _Known]] = {"server": {}, "client": {}}
-        """Member of each rank that was heard from last."""
+        """Role to rank to the member that sent the latest message with this rank."""
         self.operations: Mapping[str, Operation] = {"roster": self._answer}
         """Operations by name, for ``StoreServer``."""
 
@@ -149,7 +149,7 @@ class Roster:
         return rank
 
     def _check_new(self, known: _Known, frame: Frame) -> None:
-        """Refuse a member whose rank another one has.
+        """Refuse a member if another member has its rank.
 
         A client repeats its request until its deadline, because the other client may have been killed.
         """

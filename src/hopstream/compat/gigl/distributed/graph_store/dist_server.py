@@ -90,11 +90,11 @@ class ChannelState:
     """Channel of one input of one compute rank.
 
     Attributes:
-        backend_id: The backend that samples it.
-        worker_key: The compute rank's name for it.
-        channel: Queue of its messages.
-        clients: The client that registered it; None for a caller in this process.
-        used_at: Time of its last use, or of the last check that found its client live.
+        backend_id: The backend that samples for the channel.
+        worker_key: The compute rank's name of the channel.
+        channel: Queue of the channel's messages.
+        clients: The client that registered the channel; None for a caller in this process.
+        used_at: Time of the last use, or of the last check that found the client live.
     """
 
     backend_id: int
@@ -109,13 +109,14 @@ class SamplingBackendState:
     """State of a sampling backend.
 
     Attributes:
-        backend_id: Its number.
-        backend_key: The loaders' name for it.
+        backend_id: Number of the backend.
+        backend_key: The loaders' name of the backend.
         runtime: The sampling backend.
-        active_channels: Numbers of its channels.
+        active_channels: Numbers of the backend's channels.
         lock: Held while a channel is registered or given up.
-        clients: Clients that requested it and have not registered a channel; None for a caller in this process.
-        used_at: Time of the last request for it, or of the last check that found one of these clients live.
+        clients: Clients that requested the backend and have not registered a channel; None for a caller in this
+            process.
+        used_at: Time of the last request for the backend, or of the last check that found one of these clients live.
     """
 
     backend_id: int
@@ -434,7 +435,7 @@ class DistServer(ServerOfParts):
         self._destroy(read_integer("channel_id", channel_id), math.inf)
 
     def _destroy(self, channel_id: int, used_before: float) -> None:
-        """Give up a channel; with the last one, also its backend unless that was used later."""
+        """Give up a channel; with the last one, also its backend, unless the backend was used later."""
         with self._lock:
             state = self._channels.pop(channel_id, None)
             backend = None if state is None else self._backends.get(state.backend_id)

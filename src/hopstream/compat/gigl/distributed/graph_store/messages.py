@@ -75,8 +75,8 @@ class FetchNodesRequest:
 
     Attributes:
         split: ``train``, ``val`` or ``test``; None for all nodes.
-        node_type: The type; None in a graph with one.
-        server_slice: The slice of them; None for all.
+        node_type: The type; None in a graph with one node type.
+        server_slice: The slice of the nodes; None for all of them.
     """
 
     split: str | None = None

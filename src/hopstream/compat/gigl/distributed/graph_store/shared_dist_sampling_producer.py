@@ -133,11 +133,11 @@ class RegisterInputCmd:
     """Arguments that register a channel.
 
     Attributes:
-        channel_id: Its number.
-        worker_key: The compute rank's name for it.
-        sampler_input: All its seeds.
-        sampling_config: Its settings of sampling.
-        channel: Receiver of its messages.
+        channel_id: Number of the channel.
+        worker_key: The compute rank's name of the channel.
+        sampler_input: All seeds of the channel.
+        sampling_config: The channel's settings of sampling.
+        channel: Receiver of the channel's messages.
     """
 
     channel_id: int

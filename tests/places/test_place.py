@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from hopstream.errors import FormatError, SettingsError
-from hopstream.transfer.places import Place
+from hopstream.places import place as place_module
+from hopstream.places.place import Place
 from tests.transfer.faulty_files import Faults, full_disk, mounted
 
 
 class PlaceContract:
     """Tests that every kind of place must pass."""
 
-    def test_what_is_written_is_there(self, place: Place):
+    def test_written_files_are_present(self, place: Place):
         assert (place.names(), place.sizes(), place.size("a/b.npy")) == ([], {}, None)
         place.write("a/b.npy", lambda: [b"one", b"two"], 6)
         place.write_text("c.json", b"{}")
@@ -27,7 +28,7 @@ class PlaceContract:
         assert place.sizes("a") == {"a/b.npy": 5}
         assert (place.size("a/b.npy"), place.size("a")) == (5, None)
 
-    def test_what_is_removed_is_gone_and_may_be_gone_before(self, place: Place):
+    def test_removing_is_idempotent(self, place: Place):
         place.write_text("a/b.npy", b"x")
         place.write_text("d/e.npy", b"x")
         for _ in range(2):
@@ -35,7 +36,7 @@ class PlaceContract:
             place.remove_folder("d")
         assert place.sizes() == {}
 
-    def test_a_file_that_goes_wrong_is_not_left(self, place: Place):
+    def test_a_failed_file_is_removed(self, place: Place):
         place.write_text("a.npy", b"before")
 
         def broken() -> Iterator[bytes]:
@@ -48,7 +49,7 @@ class PlaceContract:
             place.write("b.npy", lambda: [b"half"], 8)
         assert place.sizes() == {"a.npy": 6}
 
-    def test_what_is_missing_is_named(self, place: Place):
+    def test_error_names_a_missing_file(self, place: Place):
         with pytest.raises(FileNotFoundError, match=r"No such file.*/none\.npy"):
             list(place.blocks("none.npy"))
         with pytest.raises(FormatError, match=r"/none\.json is missing; .* is not a dataset"):
@@ -66,7 +67,7 @@ class TestFolder(PlaceContract):
     def test_it_is_local(self, place: Place, tmp_path: Path):
         assert place.local == tmp_path / "new" / "mag"
 
-    def test_a_folder_that_may_not_be_written_is_named(self, tmp_path: Path):
+    def test_error_names_an_unwritable_folder(self, tmp_path: Path):
         (tmp_path / "file").write_text("")
         with pytest.raises(NotADirectoryError, match=r"file/mag/a\.npy"):
             Place(str(tmp_path / "file" / "mag")).write_text("a.npy", b"x")
@@ -104,7 +105,7 @@ class TestWithoutRename(PlaceContract):
         with mounted(tmp_path, Faults(can_rename=False)) as uri:
             yield Place(uri)
 
-    def test_no_rename_is_tried_again(self, tmp_path: Path):
+    def test_a_failed_rename_is_not_retried(self, tmp_path: Path):
         faults = Faults(can_rename=False)
         with mounted(tmp_path, faults) as uri:
             place = Place(uri)
@@ -113,7 +114,7 @@ class TestWithoutRename(PlaceContract):
         assert [".partial" in path for path in faults.written] == [True, False, False]
 
 
-def test_bytes_that_are_lost_are_told(tmp_path: Path):
+def test_lost_bytes_are_reported(tmp_path: Path):
     with mounted(tmp_path, Faults(is_short=lambda path: True)) as uri:
         place = Place(uri)
         with pytest.raises(OSError, match=r"^faulty://host/mag/a\.npy: 3 of 4 bytes were written$"):
@@ -121,10 +122,42 @@ def test_bytes_that_are_lost_are_told(tmp_path: Path):
         assert place.sizes() == {}
 
 
+class TestPassingFailures:
+    """A busy server's failures are waited for, refusals are not."""
+
+    @pytest.mark.parametrize(
+        ("message", "num_opened"), [("AWS Error SLOW_DOWN", 3), ("HTTP status 503", 3), ("AWS Error ACCESS_DENIED", 1)]
+    )
+    def test_a_write_is_repeated_while_its_failure_passes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, num_opened: int
+    ):
+        monkeypatch.setattr(place_module, "FIRST_PAUSE_S", 0.001)
+        faults = Faults(can_rename=False)
+        faults.fail_at = lambda path: OSError(message) if len(faults.written) < 3 else None
+        with mounted(tmp_path, faults) as uri:
+            place = Place(uri)
+            place._renames = False
+            if num_opened == 3:
+                place.write_text("a.npy", b"data")
+                assert place.sizes() == {"a.npy": 4}
+            else:
+                with pytest.raises(OSError, match=r"a\.npy: .*ACCESS_DENIED; the place refuses these credentials"):
+                    place.write_text("a.npy", b"data")
+        assert len(faults.written) == num_opened
+
+    def test_the_waiting_has_a_deadline(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(place_module, "FIRST_PAUSE_S", 0.001)
+        monkeypatch.setattr(place_module, "RETRY_S", 0.05)
+        faults = Faults(fail_at=lambda path: OSError("AWS Error NETWORK_CONNECTION"))
+        with mounted(tmp_path, faults) as uri, pytest.raises(OSError, match=r"a\.npy: .*; it was tried for 0 s"):
+            Place(uri).write_text("a.npy", b"data")
+        assert 3 < len(faults.written) < 50
+
+
 @pytest.mark.parametrize(
     "uri", ["nope://u:hidden@host/x", "s3://AKIA:hidden@", "s3://AKIA:hid den@bucket/x", "s3:/AKIA:hidden@bucket", "/"]
 )
-def test_what_is_no_place_is_refused(uri: str):
+def test_invalid_places_are_refused(uri: str):
     with pytest.raises(
         SettingsError, match=r"cannot be opened|names no folder|is the root of|with two slashes"
     ) as caught:

@@ -1,0 +1,1 @@
+"""Transforms of columns of tables: fitted in one pass, applied by pieces, saved as JSON."""
