@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset import raw_ids
 from hopstream.dataset.layout import open_dataset
+from hopstream.dataset.raw_ids import as_bytes
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
-from hopstream.export import raw_ids
-from hopstream.export.raw_ids import RawIndex, as_bytes
+from hopstream.export.raw_ids import RawIndex
 from hopstream.export.seeds import NodeIds, array_batches
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.preparation.write import write_parts
+from hopstream.sample import raw_ids as sample_ids
 from hopstream.store.local import LocalStore
 
 NUM_NODES = 1000
@@ -37,7 +39,7 @@ def store(tmp_path):
 
 
 def test_raw_ids_map_to_their_nodes(store, rng, monkeypatch):
-    monkeypatch.setattr(raw_ids, "NODES_AT_ONCE", 300)
+    monkeypatch.setattr(sample_ids, "NODES_AT_ONCE", 300)
     keys = rng.integers(0, NUM_NODES - 1, 200)
     text = RawIndex.of(store, "text")
     assert text.feature == "#id"

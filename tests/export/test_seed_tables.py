@@ -24,6 +24,7 @@ from hopstream.export.seeds import (
     read_seeds,
     write_seeds,
 )
+from hopstream.sample import raw_ids
 from hopstream.store import open_store
 from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.tfrecord import RecordWriter
@@ -111,7 +112,7 @@ def test_links(parts: Path, tmp_path: Path):
 def test_any_number_at_once(parts: Path, tmp_path: Path, monkeypatch):
     """Seeds are looked up in several passes over blocks; of two nodes with one name the first counts."""
     monkeypatch.setattr(seeds_module, "SEEDS_AT_ONCE", 2)
-    monkeypatch.setattr(seeds_module, "NODES_AT_ONCE", 4)
+    monkeypatch.setattr(raw_ids, "NODES_AT_ONCE", 4)
     monkeypatch.setattr("hopstream.export.seeds.BATCH_ROWS", 2)
     np.save(tmp_path / "g.npy", np.array(NAMES))
     assert keys_of(parts, tmp_path, SeedTable.of(tmp_path / "g.npy")) == KEYS

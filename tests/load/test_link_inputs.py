@@ -172,7 +172,7 @@ def test_all_edges_take_no_memory(tmp_path):
         (PAIRS[:, :, None], SettingsError, r"edge_label_index is int64\[2, 3, 1\]"),
         (([0, 1], [2]), SettingsError, r"rows of shapes \[2\] and \[1\]; give keys \[2, n\]"),
         (PAIRS / 2, SettingsError, r"edge_label_index\[0\] is float64; give integer keys"),
-        ([["a", "b"], [0, 1]], SettingsError, r"edge_label_index\[0\] is <U1; give keys, the numbers of nodes"),
+        ([["a", "b"], [0, 1]], SettingsError, "'node' has no feature id with raw ids, and no feature of str"),
         (PAIRS > 2, SettingsError, r"edge_label_index\[0\] is bool; give integer keys"),
         ("train", UnknownNameError, r"node__to__node has no split 'train'; known: \['test'\]"),
         (("a", "b", "c"), UnknownNameError, r"unknown edge type \('a', 'b', 'c'\)"),

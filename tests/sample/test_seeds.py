@@ -99,13 +99,8 @@ def test_splits_are_the_keys_of_the_graph(plain, typed):
         (("paper", [-1]), IdRangeError, r"seeds\[0\] is -1"),
         (("paper", [0.5]), SettingsError, "float64; give integer keys or a bool mask"),
         (("paper", [None]), SettingsError, "object; give integer keys or a bool mask"),
-        (
-            ("paper", ["a"]),
-            SettingsError,
-            r"seeds\[0\] is 'a', but seeds are integer keys 0..59 .* the key of a raw id is its position",
-        ),
-        (("paper", np.array(["a"], object)), SettingsError, r"seeds\[0\] is 'a', but seeds are integer keys 0..59"),
-        (("paper", [b"a"]), SettingsError, r"seeds\[0\] is b'a', but seeds are integer keys 0..59"),
+        (("paper", ["a"]), IdRangeError, r"seeds\[0\] is 'a'; no node of type 'paper' has it in feature 'title'"),
+        (("paper", [b"a"]), IdRangeError, r"seeds\[0\] is b'a'; no node of type 'paper' has it in feature 'title'"),
         (("paper", [[1], [2]]), SettingsError, "one-dimensional"),
         (("paper", 3), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
         (("paper", torch.tensor(3)), SettingsError, r"^seeds is 3; give a list: \[3\]$"),
@@ -121,17 +116,45 @@ def test_invalid_seeds_are_refused(typed, seeds, error, message):
         read_seeds(typed[1], seeds)
 
 
-@pytest.mark.parametrize("seeds", [["ada"], ["ada", "bo"], ["ada", "bo", "cy"], np.array(["ada", "bo"]), ("ada",)])
-def test_raw_ids_are_refused_and_the_error_names_their_keys(tmp_path, seeds):
+@pytest.fixture
+def people(tmp_path):
     names = RaggedArray.from_strings(["bo", "ada", "cy"])
     graph = Graph(nodes={"person": NodeTable(num_nodes=3, features={"name": names, "age": np.arange(3)})})
+    return local_store(graph, tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "keys"),
+    [
+        (["ada"], [1]),
+        (["ada", "bo"], [1, 0]),
+        (["cy", "ada", "cy"], [2, 1, 2]),
+        (np.array(["ada", "bo"]), [1, 0]),
+        (np.array(["ada", "cy"], object), [1, 2]),
+        (("ada",), [1]),
+        ([b"bo"], [0]),
+    ],
+)
+def test_raw_ids_are_seeds_with_the_same_fingerprint_as_their_keys(people, seeds, keys):
+    for given in (seeds, ("person", seeds)):
+        found = read_seeds(people, given)
+        assert keys_of(found) == keys
+        assert found.fingerprint() == read_seeds(people, keys).fingerprint()
+
+
+def test_unknown_raw_ids_are_named(people):
+    with pytest.raises(IdRangeError, match=r"seeds\[1\] is 'zoe'; no node of type 'person' has it in feature 'name'"):
+        read_seeds(people, ["ada", "zoe"])
+
+
+def test_seeds_as_strings_need_a_feature_of_raw_ids(typed, tmp_path):
+    with pytest.raises(SettingsError, match=r"no feature id with raw ids, and no feature of strings; give keys, or .*"):
+        read_seeds(typed[1], ("author", ["ada"]))
+    names = RaggedArray.from_strings(["a", "b"])
+    graph = Graph(nodes={"person": NodeTable(num_nodes=2, features={"name": names, "town": names})})
     store = local_store(graph, tmp_path / "parts")
-    wanted = r"is '(ada|bo)', but seeds are integer keys 0..2 .* feature that keeps raw ids \(one of name\); with"
-    with pytest.raises(SettingsError, match=wanted):
-        read_seeds(store, seeds)
-    with pytest.raises(SettingsError, match=wanted):
-        read_seeds(store, ("person", seeds))
-    assert keys_of(read_seeds(store, [list(graph.nodes["person"].features["name"]).index("ada")])) == [1]
+    with pytest.raises(SettingsError, match=r"several features of strings \(name, town\); .*find_keys\(…, 'person'"):
+        read_seeds(store, ["a"])
 
 
 def test_seeds_may_be_empty(tmp_path, typed):

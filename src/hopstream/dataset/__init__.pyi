@@ -21,6 +21,7 @@ from hopstream.dataset.read_back import read_dataset as read_dataset
 from hopstream.dataset.settings import PartitionSettings as PartitionSettings
 from hopstream.engine.settings import WorkerSettings as WorkerSettings
 from hopstream.engine.settings import WorkSettings as WorkSettings
+from hopstream.export.arrow_tables import read_arrow as read_arrow
 from hopstream.ingest.chunk_settings import ChunkSettings as ChunkSettings
 from hopstream.ingest.chunked.opening import open_chunked as open_chunked
 from hopstream.ingest.chunked.writing import write_chunked as write_chunked

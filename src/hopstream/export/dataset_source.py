@@ -20,7 +20,7 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.chunks import positions_of
 from hopstream.dataset.key_book import KeyBook
-from hopstream.dataset.layout import open_dataset
+from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.read_back import edge_keys, neighbors_of
 from hopstream.dataset.rows import DatasetRows, RaggedFiles
 from hopstream.errors import FormatError, IdRangeError, SchemaError
@@ -66,53 +66,80 @@ def chunked_of_dataset(
         SchemaError: The dataset has label types.
     """
     dataset = open_dataset(root)
-    schema, book = dataset.manifest.schema, dataset.manifest.book
+    schema = dataset.manifest.schema
     if schema.label_types:
         raise SchemaError(f"{root} has label types, which a unigraph cannot hold; write it before it is split")
-    rows, store = DatasetRows(dataset.root, dataset.manifest), LocalStore(dataset)
-    rows.check_files(dataset.manifest.files)
-    nodes = {
-        t: ChunkedNodes(
-            num_nodes=book.num_ids(t),
-            features=_features(store, rows, t, partial(rows.ids_of_keys, t)),
-            masks={n: MemoryMask(book.num_ids(t), *store.split_runs(t, n)) for n in schema.splits.get(t, ())},
-        )
-        for t in schema.nodes
-    }
-    edges: dict[EdgeType, ChunkedEdges] = {}
-    for number, edge_type in enumerate(schema.edges):
-        places = _places_by_key(rows, edge_type, KeyBook(dataset), scratch / f"edges-{number}")
-        edges[edge_type] = ChunkedEdges(
-            num_edges=len(places),
-            ends=MemoryEdges(EdgeTable(src_keys=places["src"], dst_keys=places["dst"])),
-            features=_features(store, rows, (edge_type, store.directions[0]), _ids_in(places["id"])),
-        )
-    masks: dict[EdgeType, dict[str, ColumnSource]] = {
-        t: {name: MemoryMask(edges[t].num_edges, *store.edge_split_runs(t, name)) for name in names}
-        for t, names in schema.edge_splits.items()
-        if names
-    }
+    source = DatasetSource(dataset)
+    source.rows.check_files(dataset.manifest.files)
+    nodes = {t: source.nodes(t) for t in schema.nodes}
+    edges = {t: source.edges(t, source.places(t, scratch / f"edges-{n}")) for n, t in enumerate(schema.edges)}
+    masks = {t: source.edge_masks(t) for t, names in schema.edge_splits.items() if names}
     return ChunkedGraph(name=root.name, root=root, nodes=nodes, edges=edges), masks
 
 
-def _ids_in(ids: IntArray) -> IdsOf:
-    return lambda start, stop: ids[start:stop]
+class DatasetSource:
+    """The tables of a dataset, in key order.
 
+    Attributes:
+        rows: The rows of the dataset.
+        store: Its store.
+    """
 
-def _features(store: LocalStore, rows: DatasetRows, entity: Entity, ids_of: IdsOf) -> dict[str, FeatureSource]:
-    """Return the features of nodes or edges, in key order."""
-    own_type = entity if isinstance(entity, str) else entity[0]
-    num_rows = store.book.num_ids(entity) if isinstance(entity, str) else store.book.num_edges(entity[0])
-    found: dict[str, FeatureSource] = {}
-    for name, files in rows.columns(entity).features.items():
-        column = _Column(store, entity, name, ids_of)
-        schema = store.schema.feature(own_type, name)
-        if isinstance(files, RaggedFiles):
-            paths = (str(folder / files.values.name) for folder in rows.folders(entity))
-            found[name] = _Ragged(schema, num_rows, sum(rows.manifest.files[path].shape[0] for path in paths), column)
-        else:
-            found[name] = _Fixed(schema, num_rows, column)
-    return found
+    def __init__(self, dataset: Dataset) -> None:
+        """Open the rows; nothing is read."""
+        self.rows, self.store = DatasetRows(dataset.root, dataset.manifest), LocalStore(dataset)
+        self._dataset, self._book = dataset, dataset.manifest.book
+
+    def nodes(self, node_type: str) -> ChunkedNodes:
+        """Return the nodes of a type."""
+        num_nodes, splits = self._book.num_ids(node_type), self.store.schema.splits.get(node_type, ())
+        return ChunkedNodes(
+            num_nodes=num_nodes,
+            features=self._features(node_type, num_nodes, partial(self.rows.ids_of_keys, node_type)),
+            masks={name: MemoryMask(num_nodes, *self.store.split_runs(node_type, name)) for name in splits},
+        )
+
+    def places(self, edge_type: EdgeType, folder: Path) -> Array:
+        """Return ``PLACE[num_edges]``, mapped from a file: the edges of a type, in key order.
+
+        Args:
+            edge_type: The edge type.
+            folder: A new folder for files, which must exist as long as the edges are read.
+
+        Raises:
+            FormatError: The dataset is damaged.
+        """
+        return _places_by_key(self.rows, edge_type, KeyBook(self._dataset), folder)
+
+    def edges(self, edge_type: EdgeType, places: Array) -> ChunkedEdges:
+        """Return the edges of a type, given their places."""
+        ids = places["id"]
+        return ChunkedEdges(
+            num_edges=len(places),
+            ends=MemoryEdges(EdgeTable(src_keys=places["src"], dst_keys=places["dst"])),
+            features=self._features((edge_type, self.store.directions[0]), len(places), lambda a, b: ids[a:b]),
+        )
+
+    def edge_masks(self, edge_type: EdgeType) -> dict[str, ColumnSource]:
+        """Return the masks of the splits of edges of a type."""
+        num_edges = self._book.num_edges(edge_type)
+        names = self.store.schema.edge_splits.get(edge_type, ())
+        return {name: MemoryMask(num_edges, *self.store.edge_split_runs(edge_type, name)) for name in names}
+
+    def of_keys(self, node_type: str, name: str, keys: IntArray) -> FeatureSource:
+        """Return a feature of some nodes, with repetitions, in the order of the keys."""
+        return self._feature(node_type, name, len(keys), lambda a, b: self.store.lookup(node_type, keys[a:b]))
+
+    def _features(self, entity: Entity, num_rows: int, ids_of: IdsOf) -> dict[str, FeatureSource]:
+        return {name: self._feature(entity, name, num_rows, ids_of) for name in self.rows.columns(entity).features}
+
+    def _feature(self, entity: Entity, name: str, num_rows: int, ids_of: IdsOf) -> FeatureSource:
+        files, column = self.rows.columns(entity).features[name], _Column(self.store, entity, name, ids_of)
+        schema = self.store.schema.feature(entity if isinstance(entity, str) else entity[0], name)
+        if not isinstance(files, RaggedFiles):
+            return _Fixed(schema, num_rows, column)
+        paths = (str(folder / files.values.name) for folder in self.rows.folders(entity))
+        return _Ragged(schema, num_rows, sum(self.rows.manifest.files[path].shape[0] for path in paths), column)
 
 
 @dataclass(frozen=True, slots=True)

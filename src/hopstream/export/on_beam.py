@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hopstream.dataset.raw_ids import as_bytes
 from hopstream.errors import MissingDependencyError, SettingsError, quoted
-from hopstream.export.raw_ids import RawIndex, as_bytes
+from hopstream.export.raw_ids import RawIndex
 from hopstream.export.samples import SeedSampling
 from hopstream.export.seed_sampler import Seed, SeedSampler
 from hopstream.store import open_store

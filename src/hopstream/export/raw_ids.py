@@ -1,68 +1,34 @@
-"""Raw ids of a dataset's nodes: their feature, their text, and an index from raw ids to keys.
+"""Raw ids of a dataset's nodes as Arrow arrays, and an index from all raw ids to keys.
 
-[Algorithm] The index holds the sorted hashes of all raw ids of a node type with their keys. A look-up fetches the raw
-    ids of the keys with the same hash from the store, and compares them. Integers are their own hashes.
+[Algorithm] A ``HashIndex`` of all raw ids of a node type. A look-up fetches the raw ids of the keys with the same hash
+    from the store.
 [Cost] 16 bytes per node for raw ids of any length, and a sort when the index is built.
-[Not chosen] A dictionary of Python objects: ten times the memory. One pass over all raw ids per batch of seeds, as in
-    ``seeds.NodeIds``: that needs no memory between batches and suits an export of millions of seeds, but is far too
-    slow for the batches of hundreds of seeds in a pipeline.
+[Not chosen] One pass over all raw ids per batch of seeds, as in ``find_ids``: that needs no memory between batches and
+    suits an export of millions of seeds, but is far too slow for the batches of hundreds of seeds in a pipeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
-from hopstream.errors import IdRangeError, SettingsError, quoted
+from hopstream.arrays import Column, IntArray, RaggedArray
+from hopstream.dataset.raw_ids import HashIndex, RawId, as_bytes, hashed, id_feature_of, strings_of, texts_of
+from hopstream.errors import IdRangeError, quoted
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, strings_column
-from hopstream.kernels.spill import hash_strings
-from hopstream.schema import FeatureSchema, GraphSchema
-from hopstream.store.contract import FetchRequest, Store
-
-ID_NAMES = ("#id", "id")
-"""Default names of the feature that holds raw ids, in order of preference."""
+from hopstream.sample.raw_ids import fetch_ids, id_blocks, num_keys
+from hopstream.schema import GraphSchema
+from hopstream.store.contract import Store
 
 UNSIGNED = pa.uint64()
 MAX_SIGNED = 2**63 - 1
-RawId = bytes | str | int
 SeedEnd = tuple[str, str | None]
 """A node type and its feature of raw ids, or None; arguments of ``id_feature_of``."""
-
-
-def id_feature_of(schema: GraphSchema, node_type: str, feature: str | None) -> str | None:
-    """Return the feature that holds the raw ids of a node type; None if raw ids are keys.
-
-    Args:
-        schema: Schema of the graph.
-        node_type: The node type.
-        feature: The chosen feature. None takes the first of ``#id`` and ``id`` that can hold raw ids; an ``id`` of
-            reals or lists cannot.
-
-    Raises:
-        UnknownNameError: There is no such node type or feature.
-        SettingsError: The chosen feature holds neither single strings nor single integers.
-    """
-    schema.check_node_type(node_type)
-    if feature is None:
-        features = schema.nodes[node_type]
-        return next((name for name in ID_NAMES if name in features and can_be_ids(features[name])), None)
-    held = schema.feature(node_type, feature)
-    if not can_be_ids(held):
-        raise SettingsError(f"id_feature is {feature!r}, which is {held}; ids are single strings or integers")
-    return feature
-
-
-def can_be_ids(schema: FeatureSchema) -> bool:
-    """Return whether a feature has one string or integer per node."""
-    is_single = not schema.shape and not schema.is_ragged
-    return is_single and (schema.is_string or np.dtype(schema.dtype).kind in "iu")
 
 
 def kind_of_ids(schema: GraphSchema, node_type: str, feature: str | None) -> pa.DataType:
@@ -114,53 +80,9 @@ def arrow_strings(rows: RaggedArray, kind: pa.DataType = NAME) -> pa.Array:
     return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
-def num_keys(store: Store, node_type: str) -> int:
-    """Return the number of nodes of a type."""
-    return int(store.book.key_offsets(node_type)[-1])
-
-
-def fetch_ids(store: Store, node_type: str, feature: str, keys: IntArray) -> Column:
-    """Fetch the raw ids of nodes by key."""
-    ids = store.lookup(node_type, keys)
-    return store.fetch([FetchRequest(entity=node_type, names=(feature,), ids=ids)])[0][feature]
-
-
-def texts_of(column: Column) -> list[bytes]:
-    """Convert raw ids to text."""
-    if not isinstance(column, RaggedArray):
-        return [b"%d" % value for value in column.tolist()]
-    data, bounds = column.values.tobytes(), column.offsets.tolist()
-    return [data[start:end] for start, end in pairwise(bounds)]
-
-
-def strings_of(texts: Sequence[bytes]) -> RaggedArray:
-    """Convert texts to a column of strings."""
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    return RaggedArray(np.frombuffer(b"".join(texts), np.uint8), offsets_of(lengths), is_string=True)
-
-
-def as_bytes(raw: RawId) -> bytes:
-    """Convert a raw id to text in UTF-8, as in ``context/seed_id``.
-
-    Raises:
-        SettingsError: The value is neither text nor an integer.
-    """
-    if isinstance(raw, bytes):
-        return raw
-    if isinstance(raw, str):
-        return raw.encode()
-    if isinstance(raw, int | np.integer) and not isinstance(raw, bool):
-        return b"%d" % raw
-    raise SettingsError(f"seed {quoted(raw)} is {type(raw).__name__}; raw ids are bytes, str or int")
-
-
 def link_name(source: bytes, target: bytes) -> bytes:
     """Return the name of a link, given the raw ids of its ends."""
     return b"%s->%s" % (source, target)
-
-
-NODES_AT_ONCE = 1 << 18
-UintArray = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,15 +93,13 @@ class RawIndex:
         store: Where the nodes are.
         node_type: The node type.
         feature: The feature that holds raw ids; None if raw ids are keys.
-        hashes: uint64[num_nodes], ascending; empty if raw ids are keys.
-        keys: int64[num_nodes], the key of each hash; empty if raw ids are keys.
+        index: Index of all raw ids; None if raw ids are keys.
     """
 
     store: Store
     node_type: str
     feature: str | None
-    hashes: UintArray
-    keys: IntArray
+    index: HashIndex | None
 
     @classmethod
     def of(cls, store: Store, node_type: str, feature: str | None = None) -> RawIndex:
@@ -197,15 +117,13 @@ class RawIndex:
         """
         feature = id_feature_of(store.schema, node_type, feature)
         if feature is None:
-            nothing = np.empty(0, np.int64)
-            return cls(store, node_type, None, nothing.view(np.uint64), nothing)
-        num_nodes = num_keys(store, node_type)
-        hashes: UintArray = np.empty(num_nodes, np.uint64)
-        for first in range(0, num_nodes, NODES_AT_ONCE):
-            block = np.arange(first, min(first + NODES_AT_ONCE, num_nodes), dtype=np.int64)
-            hashes[block] = _hashed(fetch_ids(store, node_type, feature, block))
-        keys = np.argsort(hashes, kind="stable")
-        return cls(store, node_type, feature, hashes[keys], keys)
+            return cls(store, node_type, None, None)
+        hashes = np.empty(num_keys(store, node_type), np.uint64)
+        for keys, ids in id_blocks(store, node_type, feature):
+            hashes[keys] = hashed(ids)
+        return cls(
+            store, node_type, feature, HashIndex.of_hashes(hashes, partial(fetch_ids, store, node_type, feature))
+        )
 
     @classmethod
     def of_ends(cls, store: Store, ends: Sequence[SeedEnd]) -> tuple[RawIndex, ...]:
@@ -221,13 +139,13 @@ class RawIndex:
             StoreError: The store failed.
         """
         ids = self._ids(raw)
-        if self.feature is None:
+        if self.index is None:
             keys: IntArray = ids.fill_null(-1).to_numpy(zero_copy_only=False).copy()
             keys[(keys < 0) | (keys >= num_keys(self.store, self.node_type))] = -1
         else:
             keys = np.full(len(raw), -1, np.int64)
             is_one = ids.is_valid().to_numpy(zero_copy_only=False)
-            keys[is_one] = self._find(column_of(ids.drop_null()))
+            keys[is_one] = self.index.find(column_of(ids.drop_null()))
         if len(keys) and int(keys.min()) < 0:
             wanted = f"{self.node_type}.{self.feature} does not contain it"
             if self.feature is None:
@@ -252,35 +170,3 @@ class RawIndex:
         texts = strings_of([as_bytes(one) for one in raw])
         kind = kind_of_ids(self.store.schema, self.node_type, self.feature)
         return ids_as(arrow_strings(texts), kind)
-
-    def _find(self, asked: Column) -> IntArray:
-        """Return int64[n], the key of the first node with each raw id; -1 for unknown raw ids."""
-        hashes, texts = _hashed(asked), texts_of(asked)
-        keys = np.full(len(asked), -1, np.int64)
-        places = np.searchsorted(self.hashes, hashes)
-        open_ones = np.arange(len(asked))
-        while len(open_ones):
-            at = places[open_ones]
-            is_same = at < len(self.hashes)
-            is_same[is_same] = self.hashes[at[is_same]] == hashes[open_ones[is_same]]
-            open_ones, at = open_ones[is_same], at[is_same]
-            found = fetch_ids(self.store, self.node_type, self.feature or "", self.keys[at])
-            is_it = _equal(found, texts, open_ones)
-            keys[open_ones[is_it]] = self.keys[at[is_it]]
-            places[open_ones] += 1
-            open_ones = open_ones[~is_it]
-        return keys
-
-
-def _hashed(column: Column) -> UintArray:
-    if isinstance(column, RaggedArray):
-        hashes = np.empty(len(column), np.uint64)
-        hash_strings(column.values, column.offsets, hashes)
-        return hashes
-    return column.view(np.uint64) if column.dtype == np.uint64 else column.astype(np.int64).view(np.uint64)
-
-
-def _equal(found: Column, asked: Sequence[bytes], places: IntArray) -> NDArray[np.bool_]:
-    """Return bool[n], whether each fetched raw id equals the requested one."""
-    wanted = [asked[place] for place in places.tolist()]
-    return np.array([one == other for one, other in zip(texts_of(found), wanted, strict=True)], np.bool_)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.checks import Settings
+from hopstream.dataset.raw_ids import strings_of
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.export.plan import (
     add_seed_readout,
@@ -22,12 +23,13 @@ from hopstream.export.plan import (
     plan_of_spec,
     starts_from_links,
 )
-from hopstream.export.raw_ids import SeedEnd, num_keys, strings_of
+from hopstream.export.raw_ids import SeedEnd
 from hopstream.export.settings import Seconds
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.ingest.raw_tables.unigraph import CONTEXT, ID
 from hopstream.kernels.hashing import hash_keys
 from hopstream.sample.plan import SamplePlan
+from hopstream.sample.raw_ids import num_keys
 from hopstream.sample.sampling_settings import SubgraphType
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import MAX_TREES, FetchRequest, Store

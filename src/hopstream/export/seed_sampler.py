@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.dataset.raw_ids import RawId
 from hopstream.errors import SettingsError, quoted
-from hopstream.export.raw_ids import RawId, RawIndex, link_name
+from hopstream.export.raw_ids import RawIndex, link_name
 from hopstream.export.samples import SampleMaker, SeedSampling, distinct_stretches, sample_id_of, trees_of
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_tensor import encode_graphs

@@ -24,22 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hopstream.arrays import Array, IntArray, RaggedArray, open_array, written_whole
+from hopstream.arrays import IntArray, RaggedArray, open_array, written_whole
+from hopstream.dataset.raw_ids import find_ids, id_feature_of, texts_of
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, quoted
-from hopstream.export.raw_ids import (
-    arrow_strings,
-    fetch_ids,
-    id_feature_of,
-    ids_as,
-    kind_of_ids,
-    link_name,
-    num_keys,
-    texts_of,
-)
+from hopstream.export.raw_ids import column_of, ids_as, kind_of_ids, link_name
 from hopstream.ingest.raw_tables.files import csv_rows, open_plain, read_batches
 from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.ingest.raw_tables.raw_ids import NAME, strings_column
 from hopstream.places.paths import AnyPath, arrow_source, is_remote
+from hopstream.sample.raw_ids import fetch_ids, id_blocks, num_keys
 from hopstream.schema import STRING, FeatureSchema
 from hopstream.store.contract import Store
 from hopstream.tfgnn.example import decode_example
@@ -457,7 +450,6 @@ def repeats_of(seeds: IntArray) -> IntArray:
 
 SEEDS_AT_ONCE = 1 << 22
 """Seeds that are looked up in one pass over the raw ids of all nodes."""
-NODES_AT_ONCE = 1 << 19
 
 
 class NodeIds:
@@ -481,7 +473,9 @@ class NodeIds:
 
     def of_keys(self, keys: IntArray) -> list[bytes]:
         """Return the raw ids of nodes as text."""
-        return [b"%d" % key for key in keys.tolist()] if self.feature is None else texts_of(self._column(keys))
+        if self.feature is None:
+            return [b"%d" % key for key in keys.tolist()]
+        return texts_of(fetch_ids(self._store, self.node_type, self.feature, keys))
 
     def keys_of(self, raw: pa.Array) -> IntArray:
         """Look up int64[n], the key of the first node with each raw id; -1 for unknown raw ids.
@@ -492,20 +486,12 @@ class NodeIds:
         if self.feature is None:
             numbers: IntArray = wanted.fill_null(-1).to_numpy(zero_copy_only=False)
             return np.where((numbers >= 0) & (numbers < self.num_nodes), numbers, -1)
-        encoded = wanted.dictionary_encode()
-        distinct = encoded.dictionary
-        keys = np.full(len(distinct), -1, np.int64)
-        for first in range(0, self.num_nodes, NODES_AT_ONCE):
-            block = np.arange(first, min(first + NODES_AT_ONCE, self.num_nodes), dtype=np.int64)
-            places = pc.index_in(_arrow(self._column(block), self.kind), value_set=distinct).fill_null(-1).to_numpy()
-            is_found = places >= 0
-            is_found[is_found] = keys[places[is_found]] < 0
-            keys[places[is_found][::-1]] = block[is_found][::-1]
-        numbers = encoded.indices.fill_null(-1).to_numpy()
-        return np.where(numbers >= 0, np.append(keys, -1)[numbers], -1)
-
-    def _column(self, keys: IntArray) -> Array | RaggedArray:
-        return fetch_ids(self._store, self.node_type, self.feature or "", keys)
+        keys = np.full(len(wanted), -1, np.int64)
+        blocks = id_blocks(self._store, self.node_type, self.feature)
+        is_one = wanted.is_valid().to_numpy(zero_copy_only=False)
+        label = f"{self.node_type}.{self.feature}"
+        keys[is_one] = find_ids(blocks, column_of(wanted.drop_null()), label, takes_first=True)
+        return keys
 
 
 def seed_names(ends: Sequence[NodeIds], keys: IntArray) -> list[bytes]:
@@ -513,12 +499,6 @@ def seed_names(ends: Sequence[NodeIds], keys: IntArray) -> list[bytes]:
     columns = keys.reshape(-1, len(ends)).T
     names = [of.of_keys(np.ascontiguousarray(column)) for of, column in zip(ends, columns, strict=True)]
     return names[0] if len(names) == 1 else list(map(link_name, *names))
-
-
-def _arrow(column: Array | RaggedArray, kind: pa.DataType) -> pa.Array:
-    if not isinstance(column, RaggedArray):
-        return pa.array(column).cast(kind)
-    return arrow_strings(column)
 
 
 def write_seeds(

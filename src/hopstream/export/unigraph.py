@@ -24,14 +24,15 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, write_text
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, empty_column, write_text
 from hopstream.checks import did_you_mean, known_names
 from hopstream.dataset.paths import MANIFEST, path_name
+from hopstream.dataset.raw_ids import can_be_ids
 from hopstream.engine.atomic_folder import open_work
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.export.dataset_source import chunked_of_dataset
-from hopstream.export.raw_ids import arrow_strings, can_be_ids
+from hopstream.export.raw_ids import arrow_strings
 from hopstream.export.settings import UnigraphSettings
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import is_chunked, open_chunked
@@ -241,7 +242,7 @@ class _Arrow(RowWriter):
 
     def __init__(self, schemas: Mapping[str, FeatureSchema]) -> None:
         self._schemas = schemas
-        self._schema = pa.schema([(name, self._array(_no_rows(of)).type) for name, of in schemas.items()])
+        self._schema = pa.schema([(name, self._array(empty_column(of)).type) for name, of in schemas.items()])
 
     def write(self, columns: Mapping[str, Column], num_rows: int) -> None:
         del num_rows
@@ -276,20 +277,20 @@ class _Groups(_Arrow):
         self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False, write_page_checksum=True)
 
     def _array(self, column: Column) -> pa.Array:
-        if isinstance(column, RaggedArray) and column.is_string:
-            return arrow_strings(column)
-        values = column.values if isinstance(column, RaggedArray) else column
-        array = pa.array(np.ascontiguousarray(values).reshape(-1))
-        for width in reversed(values.shape[1:]):
-            array = pa.FixedSizeListArray.from_arrays(array, width)
-        if isinstance(column, RaggedArray):
-            return pa.LargeListArray.from_arrays(pa.array(np.ascontiguousarray(column.offsets)), array)
-        return array
+        return arrow_of_column(column)
 
 
-def _no_rows(schema: FeatureSchema) -> Column:
-    values = np.empty((0, *schema.shape), schema.numpy_dtype)
-    return values if schema.is_fixed_width else RaggedArray(values, np.zeros(1, np.int64), schema.is_string)
+def arrow_of_column(column: Column) -> pa.Array:
+    """Convert a column to numbers, ``large_string``, lists of fixed size or ``large_list``."""
+    if isinstance(column, RaggedArray) and column.is_string:
+        return arrow_strings(column)
+    values = column.values if isinstance(column, RaggedArray) else column
+    array = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for width in reversed(values.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, width)
+    if isinstance(column, RaggedArray):
+        return pa.LargeListArray.from_arrays(pa.array(np.ascontiguousarray(column.offsets)), array)
+    return array
 
 
 SCHEMA_FILE = "graph_schema.pbtxt"
@@ -376,8 +377,8 @@ def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[Chun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """A table to write.
+class TableRows:
+    """A table that is read by ranges of rows.
 
     Attributes:
         label: Its name in messages.
@@ -430,8 +431,8 @@ class _Table:
                 row = int(np.argmax(is_in & (codes != 0)))
                 other = list(self.masks)[int(codes[row]) - 1]
                 raise SchemaError(
-                    f"row {start + row} of {self.label} is in splits {other!r} and {name!r}; a unigraph has one column "
-                    "of splits"
+                    f"row {start + row} of {self.label} is in splits {other!r} and {name!r}; a column of splits "
+                    "has one per row"
                 )
             codes[is_in] = code
         return RaggedArray.from_strings(["", *self.masks]).take(codes)
@@ -503,7 +504,7 @@ class _Writing:
     def _write_nodes(self, node_type: str, nodes: ChunkedNodes) -> None:
         is_context = node_type == CONTEXT
         ids = self._ids.setdefault(node_type, KeyIds())
-        table = _Table(
+        table = TableRows(
             label=node_type, stem="context" if is_context else f"nodes-{path_name(node_type)}",
             num_rows=nodes.num_nodes, features={n: of for n, of in nodes.features.items() if n != ID},
             masks=nodes.masks, split_column=_free_name(nodes.masks, nodes.features),
@@ -519,7 +520,7 @@ class _Writing:
         src_type, relation, dst_type = edge_type
         masks = self._edge_masks.get(edge_type, {})
         ends = _Ends(edges)
-        table = _Table(
+        table = TableRows(
             label=type_label(edge_type), stem=f"edges-{path_name(name)}", num_rows=edges.num_edges,
             features=edges.features, masks=masks, split_column=_free_name(masks, edges.features),
             ids={
@@ -529,7 +530,7 @@ class _Writing:
         )  # fmt: skip
         self._write(table, self._message.edge_sets[name], {} if relation == name else {RELATION_EXTRA: relation})
 
-    def _write(self, table: _Table, message: Any, extra: Mapping[str, str]) -> None:
+    def _write(self, table: TableRows, message: Any, extra: Mapping[str, str]) -> None:
         """Write a table's files, and add their names to the schema."""
         num_shards, suffix = self._settings.num_shards, SUFFIXES[self._settings.format]
         name = f"{table.stem}{suffix}"

@@ -17,6 +17,7 @@ from hopstream.ingest.objects.pyg_data import graph_from_data as graph_from_data
 from hopstream.ingest.objects.sparse_matrices import graph_from_scipy as graph_from_scipy
 from hopstream.ingest.ogb_folder import graph_from_ogb as graph_from_ogb
 from hopstream.ingest.raw_tables.drafts import describe_tables as describe_tables
+from hopstream.ingest.raw_tables.spool import write_tables as write_tables
 from hopstream.ingest.synthetic import rmat_graph as rmat_graph
 from hopstream.ingest.tables import TableSettings as TableSettings
 from hopstream.ingest.tables import read_tables as read_tables

@@ -11,6 +11,7 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.ingest.objects.pyg_data import DataObjects, graph_from_data
+from hopstream.ingest.raw_tables.metadata import Description
 from hopstream.ingest.source_paths import (
     METADATA,
     NOT_READ_THERE,
@@ -25,12 +26,12 @@ __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]
 
 READABLE = (
     "an .npz file, a .json file that describes tables or a chunked graph, a folder with metadata.json, the .pbtxt of "
-    "a unigraph or its folder, an edge list (.txt, .tsv, .csv, .edgelist, .edges), an OGB folder, or a PyG Data or "
-    "HeteroData"
+    "a unigraph or its folder, an edge list (.txt, .tsv, .csv, .edgelist, .edges), an OGB folder, a PyG Data or "
+    "HeteroData, or a dict that describes tables in memory"
 )
 
 
-def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) -> Graph:
+def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **options: object) -> Graph:
     """Read a graph from any source that does not need torch.
 
     ``hopstream.read_graph`` also reads ``.pt``.
@@ -48,6 +49,8 @@ def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) 
         IdRangeError: An edge or a split names a node that does not exist.
         SettingsError: This kind of source has no such option, or the option is out of range.
     """
+    if isinstance(source, Mapping):
+        return _read_tables(source, options)
     if not isinstance(source, str | os.PathLike):
         _refuse_options(options, "data objects")
         return graph_from_data(source)
@@ -110,7 +113,7 @@ def _read_ogb_folder(path: Path, options: dict[str, object]) -> Graph:
     return read_ogb_folder(path, **options)  # type: ignore[arg-type]
 
 
-def _read_tables(path: AnyPath, options: dict[str, object]) -> Graph:
+def _read_tables(path: AnyPath | Description, options: dict[str, object]) -> Graph:
     from hopstream.ingest.tables import TableSettings, read_tables
 
     known = list(TableSettings.__dataclass_fields__)

@@ -9,7 +9,13 @@ from typing import cast
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.json_files import read_json
-from hopstream.ingest.raw_tables.metadata import TablesMetadata, read_json_metadata
+from hopstream.ingest.raw_tables.metadata import (
+    DESCRIPTION,
+    Description,
+    TablesMetadata,
+    described_tables,
+    read_json_metadata,
+)
 from hopstream.places.paths import AnyPath, PathKind, is_remote, path_of, sorted_files
 from hopstream.uris import local_path
 
@@ -110,11 +116,11 @@ def check_data_path(path: AnyPath, data_path: str | None) -> None:
         raise SettingsError(f"data_path is only for unigraphs; {path} is not one: leave it out")
 
 
-def read_metadata(path: AnyPath, data_path: str | None = None) -> TablesMetadata:
+def read_metadata(path: AnyPath | Description, data_path: str | None = None) -> TablesMetadata:
     """Read and check the description of tables, and find their files.
 
     Args:
-        path: A JSON file, or the ``.pbtxt`` of a unigraph.
+        path: A JSON file, the ``.pbtxt`` of a unigraph, or a description in memory.
         data_path: The folder that a unigraph's file names are relative to and must lie in; by default the folder of
             ``path``.
 
@@ -123,6 +129,9 @@ def read_metadata(path: AnyPath, data_path: str | None = None) -> TablesMetadata
         FormatError: The file is missing or damaged, or a table's file is missing.
         SchemaError: The description contradicts itself, or a path leads out of the folder.
     """
+    if isinstance(path, Mapping):
+        check_data_path(DESCRIPTION, data_path)
+        return described_tables(path)
     check_data_path(path, data_path)
     if is_unigraph(path):
         from hopstream.ingest.raw_tables.unigraph import read_unigraph  # imported here, because it loads protobuf

@@ -1,4 +1,4 @@
-"""Reads a graph in memory from CSV, Parquet and TFRecord tables.
+"""Reads a graph in memory from CSV, Parquet and TFRecord tables, and from tables in memory.
 
 Node tables are read first, once each; they define the key of every raw id. For node types without a table, an extra
 pass over the edges collects the raw ids. Then edges are read once, and their raw ids are looked up a few million at a
@@ -24,6 +24,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column
 from hopstream.ingest.raw_tables.files import Batch, Origin, read_batches
 from hopstream.ingest.raw_tables.metadata import (
+    Description,
     EdgeTableSpec,
     FeatureSpec,
     NodeTableSpec,
@@ -359,12 +360,14 @@ class TablesResult:
     num_repeated: Mapping[str, int]
 
 
-def read_tables(path: AnyPath, settings: TableSettings | None = None) -> TablesResult:
-    """Read a graph from CSV, Parquet and TFRecord tables.
+def read_tables(path: str | AnyPath | Description, settings: TableSettings | None = None) -> TablesResult:
+    """Read a graph from CSV, Parquet and TFRecord tables, or from tables in memory.
 
     Args:
         path: The file that describes the tables: JSON, or the ``.pbtxt`` of a unigraph. Paths of tables are relative
-            to its folder, or to ``settings.data_path``.
+            to its folder, or to ``settings.data_path``. Or a dict with the keys of the JSON file, in which ``table``
+            in place of ``files`` gives a table in memory: a DataFrame of pandas or Polars, an Arrow table, another
+            object with ``__arrow_c_stream__``, or a Ray Dataset. Its paths are relative to the current folder.
         settings: Settings of the reader; ``TableSettings()`` by default.
 
     Raises:
@@ -373,9 +376,9 @@ def read_tables(path: AnyPath, settings: TableSettings | None = None) -> TablesR
             id that no node has. The message names the file and the line or row.
         SettingsError: ``settings.data_path`` is given, and ``path`` is not a unigraph's schema.
     """
-    path, settings = path_of(path), settings or TableSettings()
-    metadata = read_description(path, settings)
-    check_tables(metadata, keep_raw_ids=settings.keep_raw_ids, is_exempt=is_unigraph(path))
+    settings = settings or TableSettings()
+    metadata = read_description(path if isinstance(path, Mapping) else path_of(path), settings)
+    check_tables(metadata, keep_raw_ids=settings.keep_raw_ids, is_exempt=is_unigraph(metadata.path))
     raw_ids: dict[str, RawIds] = {}
     nodes: dict[str, NodeTable] = {}
     splits: dict[str, dict[str, IntArray]] = {}
@@ -414,7 +417,7 @@ def read_tables(path: AnyPath, settings: TableSettings | None = None) -> TablesR
     return TablesResult(graph=graph.check(), num_dropped=num_dropped, num_repeated=num_repeated)
 
 
-def read_description(path: AnyPath, settings: TableSettings) -> TablesMetadata:
+def read_description(path: AnyPath | Description, settings: TableSettings) -> TablesMetadata:
     """Read the description of tables, with the fitted transforms of the settings if there are any.
 
     Raises:
@@ -436,7 +439,9 @@ def read_description(path: AnyPath, settings: TableSettings) -> TablesMetadata:
                 wanted = spec.transform.to_json(with_fitted=False)
                 if chain is None or chain.to_json(with_fitted=False) != wanted:
                     got = None if chain is None else chain.to_json(with_fitted=False)
-                    raise SchemaError(f"{path}: {label}.{name} has the transforms {wanted}; the fitted ones are {got}")
+                    raise SchemaError(
+                        f"{metadata.path}: {label}.{name} has the transforms {wanted}; the fitted ones are {got}"
+                    )
                 found[name] = replace(spec, transform=chain)
         return found
 

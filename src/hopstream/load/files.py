@@ -27,6 +27,7 @@ from hopstream.ingest import read_graph as read_graph_without_torch
 from hopstream.ingest.objects.pyg_data import DataLike, DataObjects, HeteroDataLike
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, SPLITS, find_split, is_ogb_folder, read_ogb_folder
+from hopstream.ingest.raw_tables.metadata import Description
 from hopstream.ingest.source_paths import METADATA
 from hopstream.places.paths import path_of
 from hopstream.uris import local_path
@@ -182,8 +183,8 @@ def is_torch_file(path: Path) -> bool:
     return path.suffix in SUFFIXES
 
 
-def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) -> Graph:
-    """Read a graph from a file, a folder or a PyG object.
+def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **options: object) -> Graph:
+    """Read a graph from a file, a folder, tables in memory or a PyG object.
 
     Args:
         source: One of these:
@@ -195,6 +196,7 @@ def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) 
             a folder of the Open Graph Benchmark;
             PyG's processed ``.pt`` file;
             the URI of a ``.json`` file that describes tables, of a ``.pbtxt``, or of a folder with one;
+            a dict that describes tables in memory (see ``read_tables``);
             a PyG ``Data`` or ``HeteroData``, or the tuple of three that ``RandomLinkSplit`` returns.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
             names of arrays to leave out, or ``"all"`` for all arrays that are no part of the graph. For edge lists and

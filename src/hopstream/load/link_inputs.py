@@ -18,8 +18,10 @@ from numpy.typing import ArrayLike
 
 from hopstream.arrays import Array, IntArray, to_array
 from hopstream.checks import did_you_mean, known_names
+from hopstream.dataset.raw_ids import are_raw_ids
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import hex_digest
+from hopstream.sample.raw_ids import keys_of_raw_ids
 from hopstream.sample.sampling import Sampling
 from hopstream.sample.seeds import Seeds
 from hopstream.schema import EdgeType, GraphSchema, type_label
@@ -117,8 +119,8 @@ def read_times(name: str, values: object, num_wanted: int, each: str = "seed") -
 
 Pairs = ArrayLike | tuple[ArrayLike, ArrayLike] | Links
 LinksLike = str | EdgeType | Pairs | tuple[str | EdgeType, str | Pairs | None] | None
-"""None (all edges), a split, keys [2, n] of sources and destinations, a pair of arrays [n], or ``Links``; or a pair of
-an edge type and one of these; or an edge type alone, for all of its edges."""
+"""None (all edges), a split, keys or raw ids (strings) [2, n] of sources and destinations, a pair of arrays [n], or
+``Links``; or a pair of an edge type and one of these; or an edge type alone, for all of its edges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -190,7 +192,7 @@ def read_link_inputs(
 
     Raises:
         UnknownNameError: The graph has no such edge type or split, or the dataset does not keep its links.
-        IdRangeError: A key is outside 0..n-1 of its node type.
+        IdRangeError: A key is outside 0..n-1 of its node type, or no node has a raw id.
         SettingsError: The edge type is missing in a graph with several, or an array has a wrong shape or
             dtype.
     """
@@ -211,7 +213,7 @@ def _split_type(schema: GraphSchema, given: LinksLike) -> tuple[EdgeType, str | 
     edge_type = schema.find_edge_type(given)
     if edge_type is not None:
         return edge_type, None
-    if isinstance(given, (tuple, list)) and len(given) == 2:
+    if isinstance(given, (tuple, list)) and len(given) == 2 and not _are_rows(schema, given):
         edge_type = schema.find_edge_type(given[0])
         if edge_type is not None:
             return edge_type, cast("str | Pairs | None", given[1])
@@ -229,6 +231,13 @@ def _split_type(schema: GraphSchema, given: LinksLike) -> tuple[EdgeType, str | 
             f"{known}{did_you_mean(given, map(type_label, schema.edges))}"
         )
     raise SettingsError(f"the graph has several edge types; give edge_label_index=(edge type, …) with one of {labels}")
+
+
+def _are_rows(schema: GraphSchema, given: Sequence[object]) -> bool:
+    """Return whether a pair is rows of three nodes: a list that is no edge type, and another row."""
+    first, second = given
+    is_list = isinstance(first, list) and len(first) == 3 and tuple(first) not in schema.edges
+    return is_list and not isinstance(second, str) and np.shape(cast(ArrayLike, second)) == (3,)
 
 
 def _stored_links(store: Store, edge_type: EdgeType, split: str | None) -> LinkInputs:
@@ -279,12 +288,16 @@ def _matrix(choice: Pairs) -> Array:
 
 
 def _checked_keys(store: Store, row: Array, number: int, node_type: str) -> IntArray:
+    if are_raw_ids(row):
+        return keys_of_raw_ids(store, node_type, row, f"edge_label_index[{number}]")
     num_nodes = store.book.num_ids(node_type)
     if not len(row) and row.dtype == np.float64:
         row = row.astype(np.int64)  # an empty list has no dtype of its own
     if row.dtype.kind not in "iu":
-        what = "give keys, the numbers of nodes in table order" if row.dtype.kind in "USO" else "give integer keys"
-        raise SettingsError(f"edge_label_index[{number}] is {row.dtype}; {what}, of {node_type!r}: 0..{num_nodes - 1}")
+        raise SettingsError(
+            f"edge_label_index[{number}] is {row.dtype}; give integer keys of {node_type!r}, 0..{num_nodes - 1}, or "
+            "strings, which are raw ids"
+        )
     bad = np.flatnonzero((row < 0) | (row >= num_nodes))
     if len(bad):
         raise IdRangeError(

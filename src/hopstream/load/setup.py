@@ -86,11 +86,7 @@ class LoaderSetup:
             weights: A number per seed to draw seeds by; None takes each once per epoch.
 
         Raises:
-        <<<<<<< HEAD
-            SettingsError: They make no batch, or the weights are not one number of 0 or more per seed.
-        =======
-            SettingsError: The seeds make no batch.
-        >>>>>>> main
+            SettingsError: The seeds make no batch, or the weights are not one number of 0 or more per seed.
         """
         if weights is None:
             return SeedOrder(num_seeds=num_seeds, settings=self.settings)

@@ -33,6 +33,8 @@ from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import ChunkEstimate, ChunkSpec
 from hopstream.ingest.chunking.read import declared_schema
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
+from hopstream.ingest.raw_tables.metadata import Description
+from hopstream.ingest.raw_tables.spool import tables_on_disk
 from hopstream.ingest.source_paths import (
     NOT_READ_THERE,
     are_partitions,
@@ -156,7 +158,7 @@ News = PreparePlan | Resumed | ChunkReport | AssignReport
 
 
 def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
-    source: str | AnyPath, out: str | Path, *, settings: PartitionSettings | None = None,
+    source: str | AnyPath | Description, out: str | Path, *, settings: PartitionSettings | None = None,
     tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
     overwrite: bool = False, progress: Progress | None = None,
     on_news: Callable[[News], None] | None = None, **options: Unpack[PartitionOptions],
@@ -168,7 +170,9 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
 
     Args:
         source: A folder of a chunked graph or of tables, the JSON file that describes either, or the ``.pbtxt`` of a
-            unigraph; tables may be at a URI.
+            unigraph; tables may be at a URI. Or a description of tables in memory, see ``read_tables``. They are first
+            written as Parquet files to a hidden folder beside ``out``; so that a killed call resumes, give the folder
+            of ``write_tables``.
         out: The folder to write, created if it is missing.
         settings: How to partition the graph, and what each part stores; None for the defaults.
         tables: How tables are read.
@@ -198,6 +202,12 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         OSError: A system call failed, for example because the disk is full; finished tasks are kept for the next call.
     """
     settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
+    if isinstance(source, Mapping):
+        with tables_on_disk(source, out) as path:
+            return prepare(
+                path, out, settings=settings, tables=tables, work=work, halo=halo, overwrite=overwrite,
+                progress=progress, on_news=on_news,
+            )  # fmt: skip
     tables, out = tables or TableSettings(), Path(out)
     if settings.method == "file":
         raise SettingsError(

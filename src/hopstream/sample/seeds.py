@@ -1,7 +1,7 @@
 """Checks and stores the seed nodes of a loader or a walk.
 
 Users name seeds as for PyG: a split, keys, a mask, or None for all nodes, with the node type in front if the graph has
-several. They become one checked ``Seeds`` record.
+several. Strings in place of keys are raw ids. All become one checked ``Seeds`` record.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from numpy.typing import ArrayLike
 
 from hopstream.arrays import Array, IntArray, to_array
 from hopstream.checks import did_you_mean
+from hopstream.dataset.raw_ids import are_raw_ids
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
+from hopstream.sample.raw_ids import keys_of_raw_ids
 from hopstream.schema import NODE
 from hopstream.store.contract import Store
 
 SeedsLike = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
-"""None (all nodes), a split, keys or a mask; or a pair of a node type and one of these; or a node type alone."""
+"""None (all nodes), a split, keys, a mask or raw ids (a list of strings); or a pair of a node type and one of these; or
+a node type alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,9 +75,9 @@ def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: s
 
     Raises:
         UnknownNameError: The graph has no such node type or split.
-        IdRangeError: A key is outside 0..n-1 of the node type.
-        SettingsError: The node type is missing in a graph with several, a mask has a wrong length, or keys are
-            not integers.
+        IdRangeError: A key is outside 0..n-1 of the node type, or no node has a raw id.
+        SettingsError: The node type is missing in a graph with several, a mask has a wrong length, keys are neither
+            integers nor raw ids, or the dataset keeps no raw ids.
     """
     node_type, choice = _split_type(store, seeds, name, node_type)
     store.schema.check_node_type(node_type)
@@ -86,7 +89,8 @@ def read_seeds(store: Store, seeds: SeedsLike, name: str = "seeds", node_type: s
         found = Seeds(node_type=node_type, num_seeds=len(keys), keys=keys, name=f"{node_type}, split {choice!r}")
     else:
         array = _as_array(choice, name)
-        _refuse_raw_ids(store, node_type, array, name)
+        if are_raw_ids(array):
+            array = keys_of_raw_ids(store, node_type, array, name)
         found = _from_array(node_type, num_nodes, array, name)
     return found
 
@@ -136,22 +140,6 @@ def _as_array(values: ArrayLike, name: str) -> Array:
     if array.size == 0 and isinstance(values, Sequence):
         array = array.astype(np.int64)  # an empty list has no dtype of its own
     return array
-
-
-def _refuse_raw_ids(store: Store, node_type: str, array: Array, name: str) -> None:
-    """Raise ``SettingsError`` for strings in place of keys: a dataset finds nodes by key only."""
-    if array.dtype.kind not in "USO" or not len(array):
-        return
-    first = array[:1].tolist()[0]
-    if not isinstance(first, str | bytes):
-        return
-    columns = [column for column, feature in store.schema.nodes[node_type].items() if feature.is_string]
-    where = f" (one of {', '.join(columns)})" if columns else ""
-    raise SettingsError(
-        f"{name}[0] is {first!r}, but seeds are integer keys 0..{store.book.num_ids(node_type) - 1} in table order, "
-        f"not raw ids; the key of a raw id is its position in the feature that keeps raw ids{where}; with the graph of "
-        "read_graph(…): list(graph.nodes[node_type].features[name]).index(raw_id)"
-    )
 
 
 def _from_array(node_type: str, num_nodes: int, array: Array, name: str) -> Seeds:

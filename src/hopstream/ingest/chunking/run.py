@@ -26,7 +26,8 @@ from hopstream.ingest.chunking.plan import NEEDS, ChunkEstimate, ChunkSpec, Part
 from hopstream.ingest.chunking.read import check_declared, optional_names
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import ChunkFolder, Table, tables_of
-from hopstream.ingest.raw_tables.metadata import TablesMetadata
+from hopstream.ingest.raw_tables.metadata import Description, TablesMetadata
+from hopstream.ingest.raw_tables.spool import tables_on_disk
 from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph
 from hopstream.ingest.tables import TableSettings, read_description
 from hopstream.ingest.user_columns import check_tables
@@ -59,7 +60,7 @@ class ChunkReport:
 
 
 def chunk_tables(
-    source: str | os.PathLike[str] | AnyPath, out: str | os.PathLike[str], *, name: str | None = None,
+    source: str | os.PathLike[str] | AnyPath | Description, out: str | os.PathLike[str], *, name: str | None = None,
     progress: Progress | None = None, on_estimate: Callable[[ChunkEstimate, ChunkSpec], None] | None = None,
     **options: Any,
 ) -> ChunkReport:  # fmt: skip
@@ -71,7 +72,7 @@ def chunk_tables(
 
     Args:
         source: The JSON file that describes the tables, or a folder with a ``metadata.json``; or the ``.pbtxt`` of a
-            unigraph, or a folder with one. Each may be a URI.
+            unigraph, or a folder with one. Each may be a URI. Or a description of tables in memory, as for ``prepare``.
         out: The folder to write; it must not exist, or must be empty.
         name: ``graph_name`` of the metadata; by default the name of ``out``.
         progress: Called as ``progress("chunk", done, total)`` in bytes of work.
@@ -91,6 +92,9 @@ def chunk_tables(
         StateError: Another process writes to the same folder.
         OSError: The system failed, for example because the disk is full; the next call resumes the work.
     """
+    if isinstance(source, Mapping):
+        with tables_on_disk(source, out) as described:
+            return chunk_tables(described, out, name=name, progress=progress, on_estimate=on_estimate, **options)
     chunks, tables, work = _taken(ChunkSettings, options), _taken(TableSettings, options), _taken(WorkSettings, options)
     if options:
         known = sorted(f.name for record in (ChunkSettings, TableSettings, WorkSettings) for f in fields(record))

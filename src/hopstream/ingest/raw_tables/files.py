@@ -1,4 +1,4 @@
-"""Reads the rows of CSV, Parquet and TFRecord files in batches, and finds the line of a row.
+"""Reads rows of CSV, Parquet and TFRecord files and of tables in memory, and finds the line of a row.
 
 A record of a TFRecord file is a ``tf.Example`` with a flat list for each column, of int64, float32 or bytes. The shape
 and the dtype of a row are in the schema, not in the file.
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.arrow_checks import ValueCounts, check_codes
+from hopstream.ingest.raw_tables.frames import opened_table
 from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST, MISSING
 from hopstream.places.paths import AnyPath, arrow_source, shown_below
@@ -353,11 +354,12 @@ def read_part(
         return
     is_csv = files.format == "csv"
     try:
-        batches = (
-            _read_csv(files, path, wanted, block_bytes)
-            if is_csv
-            else _read_parquet(files, path, wanted, part.groups, block_bytes)
-        )
+        if files.format == "arrow":
+            batches = _read_table(files, path, wanted)
+        elif is_csv:
+            batches = _read_csv(files, path, wanted, block_bytes)
+        else:
+            batches = _read_parquet(files, path, wanted, part.groups, block_bytes)
         for arrow in batches:
             arrays = {name: arrow.column(_name_in(files, arrow.schema.names, name)) for name in wanted}
             yield Batch(Origin(files, path, first_row), arrays, arrow.num_rows)
@@ -486,6 +488,14 @@ def _read_parquet(
             check_codes(batch)
             yield batch
         counts.check(shown_path(files, path), row_groups)
+
+
+def _read_table(files: TableFiles, path: AnyPath, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with opened_table(files.table) as (names, read):
+        for batch in read(_check_columns(files, path, names, columns) or names[:1]):  # one column, to count rows
+            if batch.num_rows:
+                check_codes(batch)
+                yield batch
 
 
 def _check_columns(files: TableFiles, path: AnyPath, names: list[str], wanted: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads the JSON file that describes tables; ``docs/graphs.md`` describes it for users."""
+"""Reads the description of tables, a JSON file or a dict; ``docs/graphs.md`` describes it for users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopstream.uris import is_uri
 if TYPE_CHECKING:
     from hopstream.ingest.transforms.chain import Chain
 
-TableFormat = Literal["csv", "parquet", "tfrecord"]
+TableFormat = Literal["csv", "parquet", "tfrecord", "arrow"]
 IdDtype = Literal["int64", "string"]
 
 FORMAT_OF_SUFFIX: dict[str, TableFormat] = {
@@ -28,6 +28,10 @@ FORMAT_OF_SUFFIX: dict[str, TableFormat] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+Description = Mapping[str, object]
+"""Description of tables: a dict with the keys of the JSON file, in which tables may be in memory."""
+DESCRIPTION = Path("description")
+"""Name of a description in memory in messages."""
 DTYPES = (*(name for name in NUMERIC_DTYPES if not name.startswith("complex")), STRING)
 
 
@@ -37,8 +41,8 @@ class TableFiles:
 
     Attributes:
         root: Folder of the file that describes the tables; messages show paths relative to it.
-        paths: At least one file.
-        format: ``csv``, ``parquet`` or ``tfrecord``.
+        paths: At least one file; for a table in memory, its name.
+        format: ``csv``, ``parquet`` or ``tfrecord``; ``arrow`` for a table in memory.
         delimiter: One character; CSV only.
         column_names: Names of the columns in files without a header; CSV only.
         headless: Files without a header; None if ``column_names`` apply to all files.
@@ -46,6 +50,7 @@ class TableFiles:
         other_names: Column name to alternative names, for files that do not have that column.
         columns: Schema of each column; TFRecord only, because these files do not contain it.
         columns_said_by: First words of a message about the expected schema of a column; TFRecord only.
+        table: A table in memory, see ``hopstream.ingest.raw_tables.frames``; None for files.
     """
 
     root: AnyPath
@@ -58,6 +63,7 @@ class TableFiles:
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     columns: Mapping[str, FeatureSchema] = field(default_factory=dict)
     columns_said_by: str = "the schema says"
+    table: object = field(default=None, compare=False)
 
     def names_in(self, path: AnyPath) -> tuple[str, ...] | None:
         """Return the names of the columns of a file without a header; None if it has one."""
@@ -132,7 +138,7 @@ class EdgeTableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesMetadata:
-    """Description of all tables; ``path`` is the file that contains it."""
+    """Description of all tables; ``path`` is the file that contains it, or names a description in memory."""
 
     path: AnyPath
     nodes: Mapping[str, NodeTableSpec]
@@ -163,6 +169,22 @@ def read_json_metadata(path: AnyPath) -> TablesMetadata:
     value = read_json(path)
     if isinstance(value, dict) and {"node_type", "edge_type"} <= value.keys():
         raise FormatError(f"{path} describes a chunked graph, not tables; use hopstream.read_graph, which reads both")
+    return described_tables(value, path)
+
+
+def described_tables(value: object, path: AnyPath = DESCRIPTION) -> TablesMetadata:
+    """Check a description of tables, and find their files.
+
+    Args:
+        value: The description: the value of the JSON file. In place of ``files``, a table may have ``table``, a table
+            in memory.
+        path: The file that contains it; files are relative to its folder. By default files are relative to the current
+            folder.
+
+    Raises:
+        FormatError: A table's file is missing.
+        SchemaError: As of ``read_json_metadata``; or a ``table`` is no table.
+    """
     top = _Fields(str(path), value)
     node_values, edge_values = top.mapping("nodes"), top.list("edges", [])
     top.finish()
@@ -229,6 +251,11 @@ def _id_column(fields: _Fields, default: str | None) -> tuple[str | None, IdDtyp
 
 
 def _table_files(root: AnyPath, fields: _Fields) -> TableFiles:
+    table = fields.take("table", None)
+    if table is not None:
+        where = f"{fields.where}.table"
+        _check_table(where, table)
+        return TableFiles(root=root, paths=(root / where,), format="arrow", table=table)
     patterns = fields.texts("files")
     paths = tuple(path for pattern in patterns for path in _found(root, f"{fields.where}.files", pattern))
     repeated = sorted({str(path) for path in paths if paths.count(path) > 1}) if len(set(paths)) < len(paths) else []
@@ -248,6 +275,30 @@ def _table_files(root: AnyPath, fields: _Fields) -> TableFiles:
         column_names=names or None,
         null_values=fields.texts("null_values", ("",)),
     )
+
+
+def _check_table(where: str, table: object) -> None:
+    """Check that a table in memory can be read.
+
+    Args:
+        where: Name of the table in messages.
+        table: The table.
+
+    Raises:
+        SchemaError: The value is no such table, or is a stream, which can be read only once.
+    """
+    if hasattr(table, "read_next_batch"):
+        raise SchemaError(f"{where} is a {type(table).__name__}, which can be read once; give read_all() of it")
+    if not (hasattr(table, "__arrow_c_stream__") or is_ray_dataset(table)):
+        raise SchemaError(
+            f"{where} is {type(table).__name__}; wanted a DataFrame of pandas or Polars, an Arrow table, another "
+            'object with __arrow_c_stream__, or a Ray Dataset; paths of files are "files"'
+        )
+
+
+def is_ray_dataset(table: object) -> bool:
+    """Return whether a table in memory is a Ray Dataset."""
+    return all(hasattr(table, name) for name in ("iter_batches", "select_columns", "context"))
 
 
 def _found(root: AnyPath, where: str, pattern: str) -> list[AnyPath]:

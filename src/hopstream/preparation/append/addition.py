@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, empty_column, open_array, write_blocks
+from hopstream.arrays import (
+    Array,
+    Column,
+    IntArray,
+    RaggedArray,
+    column_schema,
+    empty_column,
+    open_array,
+    to_array,
+    write_blocks,
+)
 from hopstream.checks import known_names
 from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.raw_ids import find_ids, id_feature_of, ids_like, ids_of_rows, unknown_id_error
+from hopstream.dataset.rows import DatasetRows
 from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values, weights_of
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
@@ -37,17 +50,64 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-def addition_of_arrays(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawEnds:
+    """Lookup of ends of new edges that are raw ids.
+
+    Attributes:
+        rows: The dataset.
+        ids: Node type to the feature that holds the raw ids by which new edges name nodes of the type.
+    """
+
+    rows: DatasetRows
+    ids: Mapping[str, str]
+
+    def keys_of(self, node_type: str, raw: Array, new: NodeTable, where: str) -> IntArray:
+        """Return int64[n], the keys of old and new nodes.
+
+        Raises:
+            IdRangeError: No node has a raw id; the message names the first such one.
+            SettingsError: Two nodes have a raw id, or a value is neither text nor an integer.
+        """
+        feature = self.ids[node_type]
+        asked = ids_like(raw, node_type, feature, self.rows.manifest.schema.nodes[node_type][feature], where)
+        keys = self._find(node_type, asked, new)
+        if len(keys) and int(keys.min()) < 0:
+            raise unknown_id_error(where, int(np.argmax(keys < 0)), raw, node_type, feature)
+        return keys
+
+    def check(self, tables: Mapping[str, NodeTable]) -> None:
+        """Check the features, and that each new node has a raw id of its own.
+
+        Raises:
+            UnknownNameError: The dataset has no such type or feature.
+            SettingsError: A feature cannot hold raw ids, or a new node has the raw id of another node.
+        """
+        for node_type, feature in self.ids.items():
+            id_feature_of(self.rows.manifest.schema, node_type, feature)
+            new = tables[node_type]
+            self._find(node_type, new.features[feature], new)
+
+    def _find(self, node_type: str, asked: Column, new: NodeTable) -> IntArray:
+        feature, first = self.ids[node_type], self.rows.book.num_ids(node_type)
+        of_new = np.arange(first, first + new.num_nodes, dtype=np.int64), new.features[feature]
+        blocks = chain(ids_of_rows(self.rows, node_type, feature), [of_new])
+        return find_ids(blocks, asked, f"{node_type}.{feature}")
+
+
+def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
     manifest: Manifest, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType | str, NewEdges],
-    splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns], transforms: Transforms | None = None,
+    splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns], *,
+    raw: RawEnds | None = None, transforms: Transforms | None = None,
 ) -> Graph:  # fmt: skip
     """Convert the arguments of ``append`` to tables of all types, with rows numbered from 0.
 
-    If the dataset has one node type or one edge type, the arguments may omit the type. With ``transforms``, the columns
-    are those of tables, and features are made of them.
+    If the dataset has one node type or one edge type, the arguments may omit the type. ``raw`` looks up ends that are
+    raw ids. With ``transforms``, the columns are those of tables, and features are made of them.
 
     Raises:
         UnknownNameError: The dataset has no such type, feature or split.
+        SettingsError: A new node has the raw id of another node, or a feature cannot hold raw ids.
         SchemaError: A column is missing, or does not fit the dataset's schema.
         IdRangeError: An edge names a node that is neither old nor new, or a split names an item that is not new.
     """
@@ -62,7 +122,15 @@ def addition_of_arrays(
         }
         by_type = {t: _transformed(transforms, t, of) for t, of in by_type.items()}
     node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
-    edge_tables = {t: _edge_table(t, by_type.get(t), features) for t, features in schema.edges.items()}
+    if raw is not None:
+        raw.check(node_tables)
+
+    def ends(node_type: str, value: ColumnLike, where: str) -> IntArray:
+        if raw is None or node_type not in raw.ids:
+            return as_keys(value, where)
+        return raw.keys_of(node_type, to_array(value), node_tables[node_type], where)
+
+    edge_tables = {t: _edge_table(t, by_type.get(t), features, ends) for t, features in schema.edges.items()}
     _check_names("splits", splits, schema.splits)
     return checked(
         manifest,
@@ -221,13 +289,17 @@ def _node_table(node_type: str, given: NewNodes, features: Mapping[str, FeatureS
     return NodeTable(num_nodes=int(given), features=_columns(node_type, {}, features, int(given)))
 
 
-def _edge_table(edge_type: EdgeType, given: NewEdges | None, features: Mapping[str, FeatureSchema]) -> EdgeTable:
+def _edge_table(
+    edge_type: EdgeType, given: NewEdges | None, features: Mapping[str, FeatureSchema],
+    keys_of: Callable[[str, ColumnLike, str], IntArray],
+) -> EdgeTable:  # fmt: skip
     label, nothing = type_label(edge_type), np.empty(0, np.int64)
     if given is None:
         return EdgeTable(src_keys=nothing, dst_keys=nothing, features=_columns(label, {}, features, 0))
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         raise SchemaError(f"edges of {label} must be (src_keys, dst_keys) or (src_keys, dst_keys, features)")
-    src_keys, dst_keys = as_keys(given[0], f"{label}: src_keys"), as_keys(given[1], f"{label}: dst_keys")
+    src_keys = keys_of(edge_type[0], given[0], f"{label}: src_keys")
+    dst_keys = keys_of(edge_type[2], given[1], f"{label}: dst_keys")
     if len(src_keys) != len(dst_keys):
         raise SchemaError(f"{label} has {len(src_keys)} sources and {len(dst_keys)} destinations")
     columns = given[2] if len(given) == 3 else {}

@@ -25,6 +25,7 @@ from hopstream.dataset.dataset_folder import dataset_to_change, remove_halos, re
 from hopstream.dataset.layout import Dataset
 from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.dataset.paths import part_folder
+from hopstream.dataset.rows import DatasetRows
 from hopstream.dataset.settings import MAX_PARTS, Progress
 from hopstream.engine.atomic_folder import WorkFolder, errors_named, sync, sync_tree
 from hopstream.engine.machine import peak_bytes, watched
@@ -32,7 +33,7 @@ from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import ByteSum, Graph, GraphChecksums, appended_sums, array_sum, join_sums
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.user_columns import ColumnLike
-from hopstream.preparation.append.addition import NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
+from hopstream.preparation.append.addition import NewEdges, NewNodes, RawEnds, addition_of_arrays, addition_of_chunks
 from hopstream.preparation.append.write import AddedEnds, DeltaWriter, NodesAfterAppend
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
@@ -174,7 +175,7 @@ def append(  # noqa: PLR0913  one argument for each kind of rows
     edges: Mapping[EdgeType | str, NewEdges] | NewEdges | None = None,
     splits: Mapping[str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
     edge_splits: Mapping[EdgeType | str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
-    transforms: Transforms | None = None, progress: Progress | None = None,
+    ids: Mapping[str, str] | None = None, transforms: Transforms | None = None, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Add nodes and edges to a dataset.
 
@@ -190,6 +191,8 @@ def append(  # noqa: PLR0913  one argument for each kind of rows
         splits: Node type to split to a mask of its new nodes, or to their keys.
         edge_splits: Edge type to split to a mask of its new edges, or to their edge keys. If the dataset has one node
             type or one edge type, all of these may omit the type.
+        ids: Node type to a feature with its raw ids. New edges then name old and new nodes of the type by raw id, and
+            a new node must not have the raw id of another node.
         transforms: ``read_transforms`` of the dataset: columns are named as in its tables, and features are made of
             them. None: columns are features.
         progress: Called as ``progress("append", done, total)``.
@@ -201,14 +204,21 @@ def append(  # noqa: PLR0913  one argument for each kind of rows
         FormatError: The folder is no dataset, or one of its files is missing or truncated.
         ChecksumError: The manifest does not match its checksum.
         StateError: Another process changes the dataset now.
-        SettingsError: Nothing is to be added, or the dataset cannot grow without being rewritten.
+        SettingsError: Nothing is to be added, or the dataset cannot grow without being rewritten. Or a feature cannot
+            hold raw ids, or two nodes have the same.
         UnknownNameError: The dataset has no such type, feature or split; an append adds none.
         SchemaError: A column is missing, has the wrong dtype or length, or ``write_parts`` would refuse its times or
             weights.
-        IdRangeError: An edge names a node that is neither old nor new, or a split names an item that is not new.
+        IdRangeError: An edge names a key or raw id that no old or new node has, or a split names an item that is not
+            new.
     """
-    given: tuple[Any, ...] = (nodes or {}, edges or {}, splits or {}, edge_splits or {}, transforms)
-    return _append(Path(dataset), lambda manifest, _: addition_of_arrays(manifest, *given), progress)
+    given: tuple[Any, Any, Any, Any] = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
+
+    def read(manifest: Manifest, _: Path) -> Graph:
+        raw = RawEnds(rows=DatasetRows(local_path(dataset), manifest, takes_sums=False), ids=ids or {})
+        return addition_of_arrays(manifest, *given, raw=raw, transforms=transforms)
+
+    return _append(Path(dataset), read, progress)
 
 
 def append_folder(
@@ -234,8 +244,8 @@ def append_folder(
     metadata = delta / metadata_filename
     if metadata.is_file() and not is_chunked(metadata):
         raise SettingsError(
-            f"{delta} holds tables of raw ids; append needs a chunked graph or arrays whose edges use keys of the "
-            "grown graph: look the keys up in the dataset's feature of raw ids"
+            f"{delta} holds tables of raw ids; append_folder needs a chunked graph whose edges use keys of the grown "
+            "graph; hopstream.append takes raw ids: append(…, ids={node type: feature})"
         )
 
     def read(manifest: Manifest, scratch: Path) -> Graph:
