@@ -55,7 +55,7 @@ MADE_HERE = {
     ("ChunkReport", "metadata"), ("Dataset", "root"), ("ExportReport", "paths"), ("ExportReport", "schema_path"),
     ("Cluster", "token_file"), ("ServerEntry", "path"), ("StoreServer", "path"), ("ExportSettings", "data_path"),
     ("SampleSubgraphs", "source"), ("assign_nodes", "scratch"), ("read_cluster", "path"), ("files_of", "root"),
-    ("read_records", "path"),
+    ("read_records", "path"), ("Embeddings", "root"),
 }  # fmt: skip
 """Fields of records whose paths were checked when the record was made, and paths that are opened at once."""
 GRAPH = hopstream.graph_from_arrays(np.array([[0, 1], [1, 0]]))
@@ -64,7 +64,7 @@ OTHERS: dict[str, Any] = {
     "spec": 'seed_op { op_name: "seed" node_set_name: "a" }', "layer": lambda batch: batch.x, "num_layers": 1,
     "num_parts": 2, "num_batches": 1, "supervision": "a__b__c", "part": 0, "part_id": 0, "partition_idx": 0, "rank": 0,
     "world_size": 1, "start": [0], "length": 2, "roots": ["root"], "graph_name": "g", "name": "g", "tensor_dict": {},
-    "schema": schema_message(GRAPH.schema),
+    "schema": schema_message(GRAPH.schema), "raw_ids": ["a"],
 }  # fmt: skip
 
 

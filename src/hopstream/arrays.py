@@ -84,7 +84,10 @@ class RaggedArray:
         return f"RaggedArray({len(self)} rows of {'strings' if self.is_string else self.values.dtype})"
 
     def __getitem__(self, row: int | slice) -> Any:
-        """Return one row, a ``str`` or an array of the row's elements; or a ``RaggedArray`` of a slice of rows.
+        """Return one row, or a ``RaggedArray`` of a slice of rows.
+
+        Returns:
+            A ``str``, or an array of the row's elements.
 
         Raises:
             IdRangeError: ``row`` is outside 0..rows-1; negative indices are not supported.

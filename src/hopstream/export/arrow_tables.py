@@ -54,6 +54,7 @@ def read_arrow(  # noqa: PLR0913  a dataset, a type, and what to read of it
         SettingsError: Two columns have the same name, or a feature cannot hold raw ids.
         SchemaError: Arrow cannot hold a column; or, while batches are read, a row is in two splits.
     """
+    scratch = None if scratch is None else local_path(scratch)
     source = DatasetSource(open_dataset(local_path(dataset)))
     schema = source.store.schema
     own = of if isinstance(of, str) and of in schema.nodes else schema.edge_type_of(of, schema.nodes)
