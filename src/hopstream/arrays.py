@@ -84,7 +84,7 @@ class RaggedArray:
         return f"RaggedArray({len(self)} rows of {'strings' if self.is_string else self.values.dtype})"
 
     def __getitem__(self, row: int | slice) -> Any:
-        """Return one row, a ``str`` or an array of the row's elements; or a ``RaggedArray`` of a slice of rows.
+        """Return one row, a ``str`` or an array of its elements; or a ``RaggedArray`` of a slice of rows.
 
         Raises:
             IdRangeError: ``row`` is outside 0..rows-1; negative indices are not supported.

@@ -389,7 +389,7 @@ def _open(uri: str) -> tuple[Any, str]:
 
 
 def _with_deadline(files: Any) -> Any:
-    """Return a file system of S3 that gives up a call after three attempts of some seconds; others as they are.
+    """Return a file system of S3 that gives up after three attempts; others as they are.
 
     What ``from_uri`` makes waits for minutes for a server that takes a connection and never answers.
     """

@@ -1,4 +1,4 @@
-"""Path of a file or folder at a URI, with those methods of ``Path`` that readers and writers of files use."""
+"""Path of a file or folder at a URI, with the methods of ``Path`` that readers of files use."""
 
 from __future__ import annotations
 
