@@ -14,11 +14,12 @@ from hopstream.preparation.write import write_parts
 MIB = 1 << 20
 GIVEN = 160 * MIB
 WRITING = """
-import sys
-from hopstream.cli.sampling import bound_memory
+import resource, sys
 from hopstream.export.unigraph import write_unigraph
 write_unigraph(sys.argv[2], sys.argv[3] + "-warm", num_shards=2)
-bound_memory(int(sys.argv[4]))
+(line,) = (line for line in open("/proc/self/status") if line.startswith("VmData:"))
+limit = int(line.split()[1]) * 1024 + int(sys.argv[4])
+resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 write_unigraph(sys.argv[1], sys.argv[3], num_shards=2)
 """
 READING = """
