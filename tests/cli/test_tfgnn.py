@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pyarrow as pa
@@ -274,3 +275,51 @@ def test_oversized_and_invalid_records_are_reported_one_by_one(run_command, tmp_
         result = run_command("tfgnn", "print", tmp_path / "u", *flags)
         assert result.status == 2 and "u: record 1: not a tf.Example" in result.err
     assert run_command("tfgnn", "stats", tmp_path / "u").status == 2
+
+
+SPEC = """
+  seed_op { op_name: "seeds" node_set_name: "paper" }
+  sampling_ops { op_name: "hop1" input_op_names: "seeds" edge_set_name: "cites" sample_size: 8 }
+  sampling_ops { op_name: "hop2" input_op_names: "hop1" input_op_names: "seeds" edge_set_name: "cites" sample_size: 4
+    strategy: RANDOM_UNIFORM }
+"""
+
+
+def test_spec_prints_ops_and_the_strategies_that_the_schema_implies(run_command, tmp_path, schema):
+    path = tmp_path / "spec.pbtxt"
+    path.write_text(SPEC)
+    result = run_command("tfgnn", "spec", path, "--schema", schema, "--json")
+    assert result.status == 0
+    assert [json.loads(line) for line in result.out.splitlines()] == [
+        {"op": "seeds", "draws": "paper", "size": None, "strategy": "", "inputs": []},
+        {"op": "hop1", "draws": "cites", "size": 8, "strategy": "RANDOM_UNIFORM", "inputs": ["seeds"]},
+        {"op": "hop2", "draws": "cites", "size": 4, "strategy": "RANDOM_UNIFORM", "inputs": ["hop1", "seeds"]},
+    ]
+    assert "for the nodes of" in run_command("tfgnn", "spec", path).out
+
+
+def test_spec_is_drawn_as_a_flowchart(run_command, tmp_path):
+    path = tmp_path / "spec.pbtxt"
+    path.write_text(SPEC)
+    assert run_command("tfgnn", "spec", path, "--mermaid").out.splitlines() == [
+        "flowchart TD",
+        '    op0["seeds<br/>paper"]',
+        '    op1["hop1<br/>cites<br/>at most 8"]',
+        '    op2["hop2<br/>cites<br/>at most 4 RANDOM_UNIFORM"]',
+        "    op0 --> op1",
+        "    op1 --> op2",
+        "    op0 --> op2",
+    ]
+
+
+def test_spec_lists_all_problems_against_a_schema(run_command, tmp_path, schema):
+    path = tmp_path / "spec.pbtxt"
+    path.write_text(
+        SPEC.replace('edge_set_name: "cites" sample_size: 8', 'edge_set_name: "writes"').replace("paper", "book")
+    )
+    result = run_command("tfgnn", "spec", path, "--schema", schema)
+    assert result.status == 1
+    wrong = [line for line in result.out.splitlines() if line.startswith("wrong")]
+    assert len(wrong) >= 2
+    assert "unknown node set 'book'; known: paper" in wrong[0]
+    assert "writes" in wrong[1]

@@ -51,7 +51,7 @@ from hopstream.cli import (
 )
 from hopstream.cli.exit_status import INTERRUPTED, OUR_FAULT, TERMINATED, USERS_FAULT
 from hopstream.cli.options import flag_name
-from hopstream.cli.tfgnn import random_examples, show, stats, validate
+from hopstream.cli.tfgnn import random_examples, show, spec, stats, validate
 from hopstream.engine.machine import watched
 from hopstream.errors import EngineError, HopstreamError, NoDiskRoomError, StoreError
 from hopstream.uris import local_path
@@ -307,7 +307,13 @@ def _make_app() -> typer.Typer:
                 name=module.__name__.rpartition(".")[2].replace("_", "-"), cls=GroupedOptions, rich_help_panel=panel
             )(verb if module in WITH_OWN_SIGNALS else _ended_by_sigterm(verb))
     group = typer.Typer(help="Look at GraphSchemas and examples as TF-GNN has them.", rich_markup_mode=None)
-    for name, module in {"validate": validate, "print": show, "stats": stats, "random": random_examples}.items():
+    for name, module in {
+        "validate": validate,
+        "spec": spec,
+        "print": show,
+        "stats": stats,
+        "random": random_examples,
+    }.items():
         group.command(name=name, cls=GroupedOptions)(_ended_by_sigterm(_with_local_paths(module.run)))
     app.add_typer(group, name="tfgnn", cls=GroupedVerbs, rich_help_panel=list(VERBS)[-1])
     return app

@@ -8,7 +8,8 @@ seeds are links between two node sets, an op after the seed op expands the ends 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,62 @@ def strategy_of(op: Any, edges: Any) -> int:
     """
     is_default = not op.HasField("strategy") and weight_feature(edges.features) is None
     return RANDOM_UNIFORM if is_default else int(op.strategy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecStep:
+    """Op of a spec, for people.
+
+    Attributes:
+        name: Name of the op.
+        draws: Its edge set, or the node set of the seed op; empty if seeds are links of an unknown node set.
+        size: Most edges per node; None for the seed op.
+        strategy: Name of the strategy; empty for the seed op, and for an op without one if the schema is unknown.
+        inputs: Names of the ops whose nodes it expands.
+    """
+
+    name: str
+    draws: str
+    size: int | None
+    strategy: str
+    inputs: tuple[str, ...]
+
+
+def spec_steps(spec: Any, schema: Any = None) -> list[SpecStep]:
+    """List the ops of a spec, the seed op first.
+
+    Args:
+        spec: A ``SamplingSpec`` message.
+        schema: A ``GraphSchema`` message, which decides the strategy of ops without one; None if unknown.
+    """
+    kind = spec.WhichOneof("seed_type")
+    seed = None if kind is None else getattr(spec, kind)
+    steps = []
+    if seed is not None:
+        draws = getattr(seed, "node_set_name", "")
+        steps.append(SpecStep(name=seed.op_name, draws=draws, size=None, strategy="", inputs=()))
+    for op in spec.sampling_ops:
+        edges = None if schema is None else schema.edge_sets.get(op.edge_set_name, None)
+        number = int(op.strategy) if op.HasField("strategy") else None if edges is None else strategy_of(op, edges)
+        steps.append(
+            SpecStep(
+                name=op.op_name, draws=op.edge_set_name, size=op.sample_size,
+                strategy="" if number is None else strategy_name(number), inputs=tuple(op.input_op_names),
+            )
+        )  # fmt: skip
+    return steps
+
+
+def spec_flowchart(steps: Sequence[SpecStep]) -> str:
+    """Return a Mermaid flowchart of the ops of a spec, one line per op and per input."""
+    numbers = {step.name: f"op{number}" for number, step in enumerate(steps)}
+    lines = ["flowchart TD"]
+    for step in steps:
+        size = "" if step.size is None else f"<br/>at most {step.size} {step.strategy}".rstrip()
+        label = f"{step.name}<br/>{step.draws}{size}".replace('"', "#quot;")
+        lines.append(f'    {numbers[step.name]}["{label}"]')
+    arrows = [(one, step.name) for step in steps for one in step.inputs if one in numbers]
+    return "\n".join([*lines, *(f"    {numbers[one]} --> {numbers[name]}" for one, name in arrows)])
 
 
 def uniform_by_default(spec: Any, schema: Any) -> list[str]:
