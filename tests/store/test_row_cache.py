@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 from benchmarks.optimum import best_hits
 from hopstream.arrays import Column, RaggedArray, offsets_of
+from hopstream.dataset.layout import open_dataset
+from hopstream.errors import StoreUnavailable
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.kernels.row_cache import (
     CONTINUES,
@@ -34,6 +37,10 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, FeatureSchema
 from hopstream.store import row_cache
+from hopstream.store.contract import FetchRequest
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore
+from hopstream.store.routed import RoutedStore
 from hopstream.store.row_cache import (
     MIN_ROW_BYTES,
     NUM_FIRST_ROWS,
@@ -47,6 +54,7 @@ from hopstream.store.row_cache import (
     open_row_cache,
     row_cost,
 )
+from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from tests.processes import ServerPool
 
@@ -314,6 +322,31 @@ def test_several_threads_request_each_row_once(tmp_path: Path, server_pool: Serv
             nodes = [batch.node_keys["node"] for batch in loader]
             counts = loader.store.traffic()["fetch"]
     assert counts.remote_ids == len(np.unique(np.concatenate(nodes))) < counts.cache_ids
+
+
+def test_rows_of_a_fetch_that_failed_are_fetched_by_others(tmp_path: Path) -> None:
+    write_parts(
+        Graph(nodes={"node": NodeTable(num_nodes=40, features={"x": np.ones((40, 16))})}), tmp_path / "g", num_parts=2
+    )
+    near, far = (LocalStore(open_dataset(tmp_path / "g"), [part]) for part in range(2))
+    server = StoreServer(far)
+    settings = StoreSettings(prefer_local=False, cache_bytes=1 << 20, timeout_s=5.0)
+    request = FetchRequest(entity="node", names=("x",), ids=np.arange(40))
+    with RoutedStore([near, RemoteStore(server.location, settings)], settings) as store:
+        location = server.location
+        server.close()
+        failures = []
+        for _ in range(2):
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable) as failure:
+                store.fetch([request])
+            failures.append(failure)  # keeps the frames of the failed fetch alive
+            assert time.monotonic() - started < 0.9, "no thread fetches these rows, so none is awaited"
+        with StoreServer(far, location):
+            for _ in range(2):
+                started = time.monotonic()
+                assert store.fetch([request])[0]["x"].sum() == 40 * 16
+            assert store.traffic()["fetch"].cache_ids == 20
 
 
 def test_a_fork_with_a_locked_cache_does_not_hang() -> None:

@@ -6,7 +6,7 @@ place. Ragged columns are kept until all lengths are known, and are then copied 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -58,7 +58,7 @@ class FetchPlanner:
             cache: Cache of rows of servers, or None.
             here: The local parts.
         """
-        self.store, self.halo, self.cache = store, halo, cache
+        self._store, self.halo, self.cache = store, halo, cache
         self._is_far = ~np.isin(np.arange(store.book.num_parts), here)
 
     def announce(self, requests: Sequence[FetchRequest]) -> list[list[FetchShare]]:
@@ -79,8 +79,8 @@ class FetchPlanner:
 
     def shares(self, request: FetchRequest) -> list[FetchShare]:
         """Check a request and split its columns into those in a halo and all others."""
-        check_fetch_request(self.store, request)
-        features = {name: column_feature(self.store, request.entity, name) for name in request.names}
+        check_fetch_request(self._store, request)
+        features = {name: column_feature(self._store, request.entity, name) for name in request.names}
         known = () if self.halo is None else self.halo.names(request.entity)
         groups: dict[bool, dict[str, FeatureSchema]] = {}
         for name, feature in features.items():
@@ -90,7 +90,7 @@ class FetchPlanner:
         ]
 
     def _share(self, request: FetchRequest, features: dict[str, FeatureSchema], is_known: bool) -> FetchShare:
-        book, entity = self.store.book, request.entity
+        book, entity = self._store.book, request.entity
         piece_parts = book.piece_parts(entity) if book.has_overlays(entity) else None
         ids = np.ascontiguousarray(request.ids, np.int64)
         rows = self.halo.find_columns(entity, ids) if is_known and self.halo is not None else None
@@ -141,12 +141,19 @@ class _Work:
         """Return the rows of ``columns`` to which rows of the request are written."""
         return positions if self.request.positions is None else self.request.positions[positions]
 
-    def look_in(self, cache: RowCache) -> None:
-        """Look up the rows in a cache, and remove the found rows from the share's cut."""
+    def look_in(self, cache: RowCache, awaits: bool) -> None:
+        """Look up the rows in a cache, and remove the found rows from the share's cut.
+
+        Args:
+            cache: The cache.
+            awaits: Also remove the rows that other threads are fetching; else they are fetched here, too.
+        """
         positions, ids = _far_rows(self.share)
         if self.share.table is None or not len(ids):
             return
         self.found = found = cache.find(self.share.table, ids, self.share.announcement)
+        if not awaits:
+            found.slots[found.slots < -1] = -1
         self.fresh_positions = positions[found.fresh_at]
         taken, slots, cut = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), self.share.cut
         num_found = split_found(cut.piece_starts, self.share.is_far, found.slots, cut.positions, cut.ids, taken, slots)
@@ -169,9 +176,19 @@ class _Work:
 class FetchStitch(Stitch[list[dict[str, Column]]]):
     """Fetch requests under way over several sources."""
 
-    def __init__(self, planner: FetchPlanner, requests: Sequence[FetchRequest], traffic: Traffic) -> None:
-        """Check and split the requests, look up the cache, and allocate columns without ``out``."""
-        self._traffic, self._halo, self._store = traffic, planner.halo, planner.store
+    def __init__(
+        self, planner: FetchPlanner, requests: Sequence[FetchRequest], traffic: Traffic,
+        fetch_rest: Callable[[FetchRequest], object] | None = None,
+    ) -> None:  # fmt: skip
+        """Check and split the requests, look up the cache, and allocate columns without ``out``.
+
+        Args:
+            planner: The splitter.
+            requests: The requests.
+            traffic: Counters to add to.
+            fetch_rest: Fetches rows that another thread did not fetch in time; None waits for no other thread.
+        """
+        self._traffic, self._halo, self._fetch_rest = traffic, planner.halo, fetch_rest
         self._requests = requests
         self._works: list[_Work] = []
         for number, request in enumerate(requests):
@@ -179,7 +196,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
             self._works += [_work(number, request, share) for share in cast(Sequence[FetchShare], shares)]
         if planner.cache is not None:
             for work in self._works:
-                work.look_in(planner.cache)
+                work.look_in(planner.cache, awaits=fetch_rest is not None)
             evicted = sum(work.found.num_evicted for work in self._works if work.found is not None)
             self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
 
@@ -250,14 +267,20 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
     def _read_awaited(self, work: _Work) -> None:
         """Wait for the rows that other threads fetch, and read them; those that do not come are requested."""
         positions, slots = work.awaited
-        if work.found is None or not len(positions):
+        if work.found is None or self._fetch_rest is None or not len(positions):
             return
         work.found.wait(slots)
         request = replace(
             work.request, names=tuple(work.columns), ids=np.asarray(work.request.ids)[positions], announced=None,
             out=work.columns, positions=work.targets(positions),
         )  # fmt: skip
-        self._store.fetch([request])
+        self._fetch_rest(request)
+
+    def fail(self) -> None:
+        """Let other threads fetch the rows that this request did not get."""
+        for work in self._works:
+            if work.found is not None:
+                work.found.end()
 
 
 def _work(number: int, request: FetchRequest, share: FetchShare) -> _Work:

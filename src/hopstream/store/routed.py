@@ -137,7 +137,12 @@ class RoutedStore(Store):
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Ask all owners for rows; see ``Store.fetch``."""
-        return self._start(FetchStitch(self._planner, requests, self._traffic), lambda: describe_fetch(requests))
+        stitch = FetchStitch(self._planner, requests, self._traffic, self._fetch_rest)
+        return self._start(stitch, lambda: describe_fetch(requests))
+
+    def _fetch_rest(self, request: FetchRequest) -> None:
+        stitch = FetchStitch(self._planner, [request], self._traffic)
+        self._answer(stitch, lambda: describe_fetch([request]))
 
     def announce_fetch(self, requests: Sequence[FetchRequest]) -> list[Any]:
         """Announce rows to the cache; see ``Store.announce_fetch``."""
@@ -329,6 +334,7 @@ class _Asking(Generic[T]):
                     self._traffic.add_failure(self._stores[index])
                 fatal = fatal or error
         if fatal is not None:
+            self._stitch.fail()
             raise fatal
         return self._stitch.result()
 

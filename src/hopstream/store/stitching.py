@@ -179,6 +179,9 @@ class Stitch(ABC, Generic[T]):
     def result(self) -> T:
         """Return the merged answer; call it after all parts have answered."""
 
+    def fail(self) -> None:
+        """Free resources after a part could not be served; does nothing by default."""
+
 
 class SampleStitch(Stitch[list[SampleReply]]):
     """Split requests for neighbours."""
