@@ -24,7 +24,7 @@ def run(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Print a SamplingSpec, and check it against a GraphSchema; the exit status is 1 if something is wrong."""
+    """Print a SamplingSpec, and check it against a GraphSchema; the exit status is 1 for a problem."""
     from hopstream.tfgnn.graph_schema import read_schema, schema_path
     from hopstream.tfgnn.sampling_spec import read_spec, spec_flowchart, spec_problems, spec_steps
 
