@@ -100,6 +100,17 @@ def ray_cluster(own_temporary_folder: None) -> Iterator[RayCluster]:
         yield cluster
 
 
+@pytest.fixture
+def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let Ray start a cluster of this test's own, whose workers have the variables of this process."""
+    import ray
+
+    ray.shutdown()
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    yield
+    ray.shutdown()
+
+
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     """Fail a test that leaves a thread or a child process behind.

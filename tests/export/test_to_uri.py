@@ -64,7 +64,11 @@ def fetched(uri: str, folder: Path) -> Path:
         ),
     ],
 )
-def test_an_export_to_a_uri_has_the_same_files(world: Path, bucket: str, tmp_path: Path, name: str, options: Any):
+def test_an_export_to_a_uri_has_the_same_files(
+    request: pytest.FixtureRequest, world: Path, bucket: str, tmp_path: Path, name: str, options: Any
+):
+    if options.get("engine") == "ray":
+        request.getfixturevalue("own_ray")
     wanted = exported(world, tmp_path / "wanted" / name, **options)
     out, work = f"{bucket}/{tmp_path.name}", tmp_path / "work"
     report = exported(world, f"{out}/{name}", seeds=f"{bucket}/in/seeds.csv", work_dir=str(work), **options)

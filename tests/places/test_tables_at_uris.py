@@ -95,8 +95,10 @@ def test_a_graph_at_a_uri_equals_the_one_in_a_folder(tables: Path, bucket: str, 
     [("local", 0), *(pytest.param(engine, 2, marks=pytest.mark.slow) for engine in ("local", "beam", "ray"))],
 )
 def test_a_chunked_graph_of_tables_at_a_uri_equals_the_one_of_a_folder(
-    tables: Path, bucket: str, tmp_path: Path, engine: str, num_workers: int
+    request: pytest.FixtureRequest, tables: Path, bucket: str, tmp_path: Path, engine: str, num_workers: int
 ):
+    if engine == "ray":
+        request.getfixturevalue("own_ray")
     for name, source in (("a", f"{bucket}/raw"), ("b", tables)):
         chunk_tables(source, tmp_path / name, name="g", engine=engine, num_workers=num_workers, memory="3GiB")
     assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
