@@ -14,17 +14,15 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-import hopstream
 from hopstream.arrays import Array
-from hopstream.dataset.balance import PartitionReport
 from hopstream.dataset.layout import Dataset
-from hopstream.dataset.manifest import Manifest, graph_id_of
+from hopstream.dataset.manifest import graph_id_of
 from hopstream.dataset.settings import PartitionSettings, Sides
-from hopstream.dataset.stored_columns import StoredColumn, check_times, check_weights
+from hopstream.dataset.stored_columns import StoredColumn
 from hopstream.engine.settings import no_progress
 from hopstream.graph.graph import Graph
 from hopstream.preparation.part_columns import PartColumns
-from hopstream.preparation.write import schema_with_links
+from hopstream.preparation.write import Written, check_graph, manifest_of
 
 ROOT = Path("<a graph in memory>")
 """Stands for the folder in messages."""
@@ -67,12 +65,7 @@ def dataset_in_memory(
         method="hash", direction=direction, time_attr=time_attr, weight_attr=weight_attr,
         links=tuple(graph.edges),  # views of the graph's arrays
     )  # fmt: skip
-    graph.check()
-    if time_attr is not None:
-        check_times(graph, time_attr)
-    if weight_attr is not None:
-        check_weights(graph, weight_attr, settings.directions)
-    schema = schema_with_links(graph.schema, settings)
+    schema = check_graph(graph, settings)
     arrays: dict[str, Array] = {}
 
     def keep(column: StoredColumn) -> None:
@@ -81,22 +74,11 @@ def dataset_in_memory(
     owners = {t: np.zeros(nodes.num_nodes, np.int32) for t, nodes in graph.nodes.items()}
     book = PartColumns(graph, schema, settings, keep, no_progress).store(owners)
     checksums = graph.checksums()
-    num_nodes, num_edges = (sum(int(o[-1]) for o in of.values()) for of in (book.node_offsets, book.edge_offsets))
-    manifest = Manifest(
-        schema=schema,
-        directions=settings.directions,
-        book=book,
-        has_edge_keys=True,
-        files={},
-        made_by={"version": hopstream.__version__, **settings.to_json()},
-        report=PartitionReport(
-            cuts={}, nodes=(num_nodes,), edges=(num_edges,), bytes=(sum(a.nbytes for a in arrays.values()),), seeds={}
-        ),
-        graph_id=graph_id_of(checksums.fingerprint(graph.schema), time_attr),
-        checksums=checksums,
-        time_attr=time_attr,
-        weight_attr=weight_attr,
-    )
+    written = Written(
+        schema=schema, book=book, graph_id=graph_id_of(checksums.fingerprint(graph.schema), time_attr),
+        checksums=checksums, files={}, cuts={}, edges_between=np.zeros((0, 0), np.int64), seeds={}, stages=(),
+    )  # fmt: skip
+    manifest = manifest_of(written, settings)
     return MemoryDataset(ROOT, manifest, arrays)
 
 

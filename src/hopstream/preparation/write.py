@@ -92,17 +92,29 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
             num_nodes = {t: table.num_nodes for t, table in graph.nodes.items()}
             options = {**options, "num_parts": count_parts(owners, num_nodes)}
     settings = replace(settings or PartitionSettings(), **options)
+    schema = check_graph(graph, settings)
+    if halo is not None:
+        halo.choose(schema)
+    with watched(), replaced_folder(out, overwrite=overwrite) as root:
+        manifest = _Writer(root, graph, schema, settings, progress or no_progress).run(owners)
+        return manifest if halo is None else with_halo(root, halo, progress)
+
+
+def check_graph(graph: Graph, settings: PartitionSettings) -> GraphSchema:
+    """Check a graph's arrays against the settings; return the schema of its dataset.
+
+    Raises:
+        SchemaError: The graph's columns contradict each other, or hold invalid times or weights.
+        IdRangeError: An edge names a node that does not exist.
+        UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` names an unknown type.
+    """
     graph.check()
     schema = schema_with_links(graph.schema, settings)
     if settings.time_attr is not None:
         check_times(graph, settings.time_attr)
     if settings.weight_attr is not None:
         check_weights(graph, settings.weight_attr, settings.directions)
-    if halo is not None:
-        halo.choose(schema)
-    with watched(), replaced_folder(out, overwrite=overwrite) as root:
-        manifest = _Writer(root, graph, schema, settings, progress or no_progress).run(owners)
-        return manifest if halo is None else with_halo(root, halo, progress)
+    return schema
 
 
 def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory: str | None = None) -> Manifest:

@@ -52,7 +52,7 @@ FEATURES = {
 
 
 def write_users(folder: Path, rng: np.random.Generator, file_format: str, num_rows: int = 300) -> dict[str, list]:
-    """Write users, some of them twice, and edges, some of which dangle, each table in two files."""
+    """Write tables of users and edges, two files each, with repeated users and dangling edges."""
     folder.mkdir()
     rows = {
         "name": [f"u{i}" for i in rng.integers(0, num_rows, num_rows)],

@@ -1,4 +1,4 @@
-"""Transforms of one feature in order, of which at most one is fitted, and the state of fitting it."""
+"""Chain of transforms: applies the transforms of a feature in order, and fits the one that needs data."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ class TypeTransforms:
             columns: Column of the table to its values: lists, arrays, or tensors with a row dimension.
 
         Returns:
-            Feature to its rows. A feature of which no column is given is left out. A column that no feature is made of
-            is returned as it is.
+            Feature to its rows. Features whose columns are missing are left out. Columns that no feature uses are
+            returned unchanged.
 
         Raises:
             SchemaError: Only some columns of a feature are given, or values are of another kind than the table's.
