@@ -456,4 +456,6 @@ def test_ragged_columns_are_sliced_by_rows():
     column = RaggedArray.from_strings(["a", "bc", "", "def"])
     assert column[1:].tolist() == ["bc", "", "def"]
     assert column[::-2].tolist() == ["def", "bc"]
+    assert column[3:1].tolist() == column[4:].tolist() == column[9:].tolist() == []
+    assert column[-3:-1].tolist() == ["bc", ""]
     assert repr(column) == "RaggedArray(4 rows of strings)"

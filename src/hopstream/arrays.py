@@ -93,7 +93,11 @@ class RaggedArray:
             IdRangeError: ``row`` is outside 0..rows-1; negative indices are not supported.
         """
         if isinstance(row, slice):
-            return self.take(np.arange(len(self))[row])
+            start, stop, step = row.indices(len(self))
+            if step != 1:
+                return self.take(np.arange(start, stop, step))
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return RaggedArray(self.values[offsets[0] : offsets[-1]], offsets - offsets[0], self.is_string)
         row = operator.index(row)
         if not 0 <= row < len(self):
             raise IdRangeError(f"row {row} of a ragged column of {len(self)} rows")

@@ -67,7 +67,7 @@ class Chain:
         width = max(self.output(label, column_schema(column)).row_bytes, 8)
         step = max(1, PIECE_BYTES // width)
         for start in range(0, max(1, len(column)), step):
-            yield self.apply(label, _slice(column, start, start + step))
+            yield self.apply(label, column[start : start + step])
 
     def apply(self, label: str, column: Column) -> Column:
         """Transform rows; ``label`` is the feature's name in messages.
@@ -129,13 +129,6 @@ def with_name(label: str, step: Transform, act: Any) -> Any:
 
 def _named(label: str, step: Transform, column: Column) -> Column:
     return cast(Column, with_name(label, step, lambda: step.apply(column)))
-
-
-def _slice(column: Column, start: int, stop: int) -> Column:
-    if not isinstance(column, RaggedArray):
-        return column[start:stop]
-    offsets = column.offsets[start : stop + 1]
-    return RaggedArray(column.values[offsets[0] : offsets[-1]], offsets - offsets[0], column.is_string)
 
 
 def chain_of(where: str, value: object, *, with_fitted: bool = False) -> Chain:
