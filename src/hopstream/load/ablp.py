@@ -123,6 +123,7 @@ class ABLPLoader(SubgraphLoader):
     """
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES | PPR_ATTRIBUTES
+    reads_both_sides: ClassVar[bool] = True
 
     @takes(ABLPArguments, OTHER_OPTIONS)
     def __init__(self, arguments: ABLPArguments) -> None:

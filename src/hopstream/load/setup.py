@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast, get_args
 from numpy.typing import ArrayLike
 
 from hopstream.checks import check_choice
+from hopstream.dataset.settings import Sides
 from hopstream.errors import MissingDependencyError, SettingsError, StateError
 from hopstream.load.ahead import GROUP, SamplingAhead
 from hopstream.load.batch import (
@@ -126,6 +127,8 @@ class SubgraphLoader(EpochLoader):
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES
     """Names that the loader attaches to a PyG batch; features of these names are refused."""
+    reads_both_sides: ClassVar[bool] = False
+    """Whether the loader also reads edges against the direction of sampling."""
     dataset: range = range(0)
     """Positions of the seeds of an epoch over all ranks, as in PyG; their number is what trainers read."""
     _setup: LoaderSetup
@@ -135,6 +138,9 @@ class SubgraphLoader(EpochLoader):
 
     def _open(self, source: Source | BatchService, direction: Direction, settings: LoadSettings) -> LoaderSetup:
         """Open the source, and register that it is closed with the loader."""
+        if is_in_memory(source):
+            sides: Sides = "both" if self.reads_both_sides else direction
+            source, settings = _open_graph(source, sides, settings), replace(settings, cache_bytes=None)
         setup = open_setup(source, direction, settings, self.attached_names)
         # Runs too when the loader is collected or the program ends: a connection must not outlive the interpreter.
         self._closer = weakref.finalize(self, setup.close)
@@ -271,9 +277,6 @@ def open_setup(
         FormatError: ``source`` is no dataset and no cluster file.
         StoreError: A server cannot be reached, or refused to answer.
     """
-    if is_in_memory(source):
-        source = _open_graph(source, direction, settings)
-        settings = replace(settings, cache_bytes=None)
     settings = LoadSettings.within(settings)
     store, session, close = _open_source(source, settings)
     try:
@@ -291,14 +294,12 @@ def open_setup(
         raise
 
 
-def _open_graph(graph: MemorySource, direction: Direction, settings: LoadSettings) -> Store:
+def _open_graph(graph: MemorySource, sides: Sides, settings: LoadSettings) -> Store:
     """Open a graph in memory, with the times and weights by which the loader samples, if it does."""
     if settings.verify != "none":
         raise SettingsError(f"verify is {settings.verify!r}, but the source is a graph in memory; leave it out")
-    check_choice("direction", direction, get_args(Direction))
-    reads_labels = hasattr(settings, "label_direction")  # along edges of either direction
     return open_graph(
-        graph, direction="both" if reads_labels else direction, time_attr=getattr(settings, "time_attr", None),
+        graph, direction=sides, time_attr=getattr(settings, "time_attr", None),
         weight_attr=getattr(settings, "weight_attr", None),
     )  # fmt: skip
 
