@@ -107,8 +107,10 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     ray.shutdown()
     monkeypatch.setenv("RAY_ADDRESS", "")
-    yield
-    ray.shutdown()
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # for short paths of sockets
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

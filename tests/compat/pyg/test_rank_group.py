@@ -151,7 +151,18 @@ def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyP
     groups[0].close()
     took = time.monotonic() - start
     assert took < stays_s if knows else stays_s <= took < 3
-    assert groups[1].failure() == ""
+    assert groups[1].failure() == ("rank 1 gave up: the disk is full" if knows else "")
+    groups[1].close()
+
+
+def test_all_threads_of_a_rank_know_the_failure_after_rank_zero_has_left(port: int) -> None:
+    groups = met(port)
+    groups[0].fail("the disk is full")
+    with ThreadPoolExecutor(8) as threads:
+        closing = threads.submit(groups[0].close)
+        known = list(threads.map(lambda _: groups[1].failure(), range(200)))
+        closing.result()
+    assert {*known, groups[1].failure()} == {"rank 0 gave up: the disk is full"}
     groups[1].close()
 
 

@@ -115,6 +115,7 @@ class Group:
         self._heard = ("", 0)
         self._are_together = self._has_failed = self._has_told = self._is_closed = False
         self._leaves_by = math.inf
+        self._reading, self._reason = threading.Lock(), ""
         self._calls = _StoreThread()
         if membership.rank == 0:
             self._open()
@@ -143,8 +144,7 @@ class Group:
             with suppress(StoreUnavailable):  # the caller reports the original error
                 why = f"rank {self.membership.rank} gave up: {message}"  # the first reason counts
                 self._calls.call("compare_set", f"{self._prefix}/failure", "", why, timeout_s=TELL_S)
-                if self.membership.rank != 0:
-                    self._acknowledge()
+                self._failure(TELL_S)
 
     def failure(self) -> str:
         """Return which rank gave up, and why; empty if none did, or rank 0 cannot be reached."""
@@ -350,11 +350,14 @@ class Group:
         )
 
     def _failure(self, timeout_s: float) -> str:
-        if not self._prefix or not (failure := self._read(f"{self._prefix}/failure", timeout_s)):
-            return ""
-        if self.membership.rank != 0:
-            self._acknowledge()
-        return failure
+        """Read the reason of a failure once, for all threads: rank 0 may leave after this rank acknowledges it."""
+        with self._reading:
+            if not self._reason and self._prefix:
+                self._reason = self._read(f"{self._prefix}/failure", timeout_s)
+                if self._reason and self.membership.rank != 0:
+                    with suppress(StoreUnavailable):
+                        self._acknowledge()
+            return self._reason
 
     def _acknowledge(self) -> None:
         """Report to rank 0 that this rank makes no further calls."""
