@@ -249,7 +249,7 @@ def test_pinned_batches_are_pinned_and_equal(typed):
         for store, wanted in zip(one.stores, other.stores, strict=True):
             for name, value in store.items():
                 if isinstance(value, torch.Tensor):
-                    assert value.is_pinned()
+                    assert value.is_pinned() or not value.numel()  # torch pins no empty tensor
                     assert torch.equal(value, wanted[name])
 
 
