@@ -236,13 +236,16 @@ def test_features_hidden_by_link_loaders_are_for_node_loaders_only(tmp_path, nam
     open_setup(store, "in", LoadSettings(edge_features=[]))
 
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_pinning_without_a_device_is_refused(plain):
     with pytest.raises(SettingsError, match=r"pin_memory=True needs a CUDA device.*use pin_memory=False"):
         NeighborLoader(plain[1], [2], pin_memory=True)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_pinned_batches_are_pinned_and_equal(typed):
     pinned = batches_of(typed[1], {"default": [3]}, "paper", 8, pin_memory=True)
     for one, other in zip(pinned, batches_of(typed[1], {"default": [3]}, "paper", 8), strict=True):
@@ -251,6 +254,21 @@ def test_pinned_batches_are_pinned_and_equal(typed):
                 if isinstance(value, torch.Tensor):
                     assert value.is_pinned() or not value.numel()  # torch pins no empty tensor
                     assert torch.equal(value, wanted[name])
+
+
+@needs_cuda
+def test_a_pinned_batch_may_be_dropped_before_its_copy_to_the_gpu_has_run(typed):
+    copies = []
+    for batch in batches_of(typed[1], {"default": [3]}, "paper", 8, pin_memory=True):
+        torch.cuda._sleep(20_000_000)  # copies wait behind it, while later batches are made
+        copies.append(batch.to("cuda", non_blocking=True))
+        del batch
+    torch.cuda.synchronize()
+    for one, other in zip(copies, batches_of(typed[1], {"default": [3]}, "paper", 8), strict=True):
+        for store, wanted in zip(one.stores, other.stores, strict=True):
+            for name, value in store.items():
+                if isinstance(value, torch.Tensor):
+                    assert torch.equal(value.cpu(), wanted[name])
 
 
 def test_pinned_memory_is_handed_over_in_the_storage_that_torch_made(typed, monkeypatch):
