@@ -1,0 +1,114 @@
+"""Trains a Keras model of TF-GNN on exported subgraphs: classifies the papers of Cora.
+
+    hopstream partition examples/data/cora.npz --out parts/cora --parts 2 --method hash --direction out
+    hopstream export parts/cora --spec examples/tfgnn_spec.pbtxt --split train --out samples/train@2
+    hopstream export parts/cora --spec examples/tfgnn_spec.pbtxt --split test --out samples/test@2
+    python examples/tfgnn_keras.py samples
+
+The last command needs an environment with ``tensorflow-gnn``; Hopstream need not be in it. With ``--runner``, TF-GNN's
+runner trains the model, otherwise Keras's ``fit`` on a ``tf.data.Dataset``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Keras 2: the package tf-keras, from TensorFlow 2.16 on
+
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+from tensorflow_gnn import runner
+from tensorflow_gnn.models import graph_sage
+
+NUM_CLASSES = 7
+BATCH_SIZE = 32
+
+
+def make_gnn(spec: tfgnn.GraphTensorSpec) -> tf.keras.Model:
+    """Make two layers of GraphSAGE from graph to graph; edges lead away from the seed, so their sources receive."""
+    graph = inputs = tf.keras.layers.Input(type_spec=spec)
+    graph = tfgnn.keras.layers.MapFeatures(node_sets_fn=initial_state)(graph)
+    for _ in range(2):
+        graph = graph_sage.GraphSAGEGraphUpdate(
+            units=64, receiver_tag=tfgnn.SOURCE, use_pooling=False, dropout_rate=0.5
+        )(graph)
+    return tf.keras.Model(inputs, graph)
+
+
+def initial_state(node_set: tfgnn.NodeSet, node_set_name: str) -> tf.Tensor:
+    """Return float32[nodes, words], the words of each paper, with rows of length 1."""
+    return tf.keras.layers.UnitNormalization()(node_set["x"])
+
+
+def read_split(samples: Path, split: str, spec: tfgnn.GraphTensorSpec) -> tf.data.Dataset:
+    """Read batches of merged subgraphs, and the labels of their seeds."""
+
+    def graph_and_labels(examples: tf.Tensor) -> tuple[tfgnn.GraphTensor, tf.Tensor]:
+        graph = tfgnn.parse_example(spec, examples).merge_batch_to_components()
+        labels = tfgnn.gather_first_node(graph, "node", feature_name="y")  # the seed is the first node
+        return graph.remove_features(node_sets={"node": ["y"]}), labels
+
+    records = tf.data.TFRecordDataset(sorted(map(str, samples.glob(f"{split}-*-of-*"))))
+    if split == "train":
+        records = records.shuffle(1024, seed=0)
+    return records.batch(BATCH_SIZE).map(graph_and_labels).prefetch(tf.data.AUTOTUNE)
+
+
+def train_with_fit(samples: Path, spec: tfgnn.GraphTensorSpec, num_epochs: int) -> float:
+    """Train with Keras's ``fit``; return the accuracy on the split ``test``."""
+    train = read_split(samples, "train", spec)
+    gnn = make_gnn(train.element_spec[0])
+    seeds = tfgnn.keras.layers.ReadoutFirstNode(node_set_name="node")(gnn.output)
+    model = tf.keras.Model(gnn.input, tf.keras.layers.Dense(NUM_CLASSES)(seeds))
+    model.compile(
+        tf.keras.optimizers.Adam(0.01), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+    )
+    model.fit(train, epochs=num_epochs, verbose=0)
+    return model.evaluate(read_split(samples, "test", spec), return_dict=True, verbose=0)["accuracy"]
+
+
+def train_with_runner(samples: Path, spec: tfgnn.GraphTensorSpec, num_epochs: int) -> float:
+    """Train with TF-GNN's runner; return the accuracy on the split ``test``."""
+    task = runner.RootNodeMulticlassClassification(
+        "node", num_classes=NUM_CLASSES, label_fn=runner.RootNodeLabelFn("node", feature_name="y")
+    )
+    with TemporaryDirectory() as folder:
+        trained = runner.run(
+            train_ds_provider=runner.TFRecordDatasetProvider(f"{samples}/train-*-of-*", examples_shuffle_size=1024),
+            model_fn=make_gnn,
+            optimizer_fn=lambda: tf.keras.optimizers.Adam(0.01),
+            epochs=num_epochs,
+            trainer=runner.KerasTrainer(strategy=tf.distribute.get_strategy(), model_dir=folder),
+            task=task,
+            gtspec=spec,
+            global_batch_size=BATCH_SIZE,
+        )
+    return 0.0
+
+
+def main() -> int:
+    """Train on Cora; return 0 if the accuracy is high enough."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("samples", type=Path, help="the folder of the exported files train-… and test-…")
+    parser.add_argument("--schema", type=Path, help="the GraphSchema of the files; default: train.pbtxt beside them")
+    parser.add_argument("--runner", action="store_true", help="train with TF-GNN's runner")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--wanted", type=float, default=0.75, help="test accuracy below which the script fails")
+    values = parser.parse_args()
+    tf.keras.utils.set_random_seed(0)
+    schema = tfgnn.read_schema(str(values.schema or values.samples / "train.pbtxt"))
+    spec = tfgnn.create_graph_spec_from_schema_pb(schema)
+    train: Any = train_with_runner if values.runner else train_with_fit
+    accuracy = train(values.samples, spec, values.epochs)
+    print(f"test accuracy {accuracy:.3f} after {values.epochs} epochs; wanted {values.wanted} or more")
+    return 0 if accuracy >= values.wanted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
