@@ -38,7 +38,13 @@ def main(path):
     arrays = np.load(path)
     data = Data(**{name: torch.from_numpy(arrays[name]) for name in arrays})
     datamodule = LightningNodeData(
-        data, data.train_mask, data.val_mask, data.test_mask, loader="neighbor", num_neighbors=[10, 10], batch_size=32
+        data,
+        input_train_nodes=data.train_mask,
+        input_val_nodes=data.val_mask,
+        input_test_nodes=data.test_mask,
+        loader="neighbor",
+        num_neighbors=[10, 10],
+        batch_size=32,
     )
     model = Classifier(data.num_features, 7)
     trainer = pl.Trainer(
