@@ -130,7 +130,7 @@ def test_the_moved_description_of_graphstorm_prepares_a_dataset(tmp_path: Path):
 
 @pytest.mark.slow
 def test_graphstorm_makes_the_graph_of_the_moved_description(tmp_path: Path, graphstorm_python: str):
-    """Edges and features of MovieLens, by the real ``gconstruct`` and by Hopstream; GraphStorm splits by chance."""
+    """Edges and features are those of the real ``gconstruct``; GraphStorm splits by chance."""
     for path in real_data("ml-latest-small").glob("*s.csv.gz"):
         shutil.copy(path, tmp_path)
     write_tables(tmp_path)

@@ -3,7 +3,7 @@
 set -euo pipefail
 mkdir samples
 for split in train test; do
-  hopstream tfgnn-sample --graph_schema "$PWD/cora/graph_schema.pbtxt" \
-    --sampling_spec tfgnn_spec.pbtxt --input_seeds "$split.csv" --output_samples "samples/$split@2"
+  hopstream tfgnn-sample --graph_schema "$PWD/cora/graph_schema.pbtxt" --sampling_spec tfgnn_spec.pbtxt \
+    --input_seeds "$split.csv" --output_samples "samples/$split@2"
 done
 python tfgnn_keras.py samples --schema cora/graph_schema.pbtxt --runner

@@ -3,7 +3,8 @@
 set -euo pipefail
 mkdir samples
 for split in train test; do
-  tfgnn_sampler --artifacts_path "artifacts/$split" --graph_schema "$PWD/cora/graph_schema.pbtxt" \
-    --sampling_spec tfgnn_spec.pbtxt --input_seeds "$split.csv" --output_samples "samples/$split@2"
+  tfgnn_sampler --graph_schema "$PWD/cora/graph_schema.pbtxt" --sampling_spec tfgnn_spec.pbtxt \
+    --input_seeds "$split.csv" --output_samples "samples/$split@2"
+  rm -r samples/artifacts
 done
 python tfgnn_keras.py samples --schema cora/graph_schema.pbtxt --runner
