@@ -68,7 +68,8 @@ def test_the_golden_samples_are_those_of_tfgnn(tfgnn_python: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--runner"]], ids=["fit", "runner"])
 def test_a_keras_model_learns_from_an_export(tfgnn_python: str, tmp_path: Path, words: list[str]):
-    hopstream.write_parts(hopstream.read_graph(EXAMPLES / "data/cora.npz"), tmp_path / "cora", 2, direction="out")
+    graph = hopstream.read_graph(EXAMPLES / "data/cora.npz")
+    hopstream.write_parts(graph, tmp_path / "cora", num_parts=2, method="hash", direction="out")
     for split in ("train", "test"):
         out, spec = tmp_path / f"samples/{split}@2", EXAMPLES / "tfgnn_spec.pbtxt"
         hopstream.export_subgraphs(tmp_path / "cora", spec, out, split=split, num_workers=0)
