@@ -183,4 +183,4 @@ def test_a_model_of_tfgnn_learns_after_as_before(tmp_path: Path, tfgnn_python: s
     printed = run(
         ["bash", str(MOVED / f"tfgnn/{name}.sh")], tmp_path, {"PATH": os.pathsep.join([*programs, os.environ["PATH"]])}
     )
-    assert accuracy(printed) > 0.75
+    assert accuracy(printed) > 0.72

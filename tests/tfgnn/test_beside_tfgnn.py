@@ -78,7 +78,8 @@ def test_a_keras_model_learns_from_an_export(tfgnn_python: str, tmp_path: Path, 
         capture_output=True, text=True, timeout=ANSWER_S, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
-    assert re.search(r"^test accuracy 0\.(7[5-9]|8\d)", ran.stdout, re.M), ran.stdout
+    (accuracy,) = re.findall(r"^test accuracy (0\.\d+) after 10 epochs", ran.stdout, re.M)
+    assert float(accuracy) > 0.72
 
 
 def test_files_have_the_names_of_tfgnn(tmp_path: Path):
