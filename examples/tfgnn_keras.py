@@ -30,7 +30,10 @@ LEARNING_RATE = 0.01
 
 
 def make_gnn(spec: tfgnn.GraphTensorSpec) -> tf.keras.Model:
-    """Make two layers of GraphSAGE from graph to graph; edges lead away from the seed, so their sources receive."""
+    """Make two layers of GraphSAGE, from graph to graph.
+
+    Edges lead away from the seed, so messages pass from their targets to their sources.
+    """
     graph = inputs = tf.keras.layers.Input(type_spec=spec)
     graph = tfgnn.keras.layers.MapFeatures(node_sets_fn=initial_state)(graph)
     for number in range(2):

@@ -1,4 +1,4 @@
-"""Checks scripts moved from other libraries: how many of their lines change, and what they do before and after."""
+"""Checks scripts moved from other libraries: the lines that change, and the results on both sides."""
 
 from __future__ import annotations
 
