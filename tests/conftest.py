@@ -30,19 +30,37 @@ LONG = ("soak", "scale", "bench")
 LONG_S = 1800
 
 
+OTHERS = {
+    "--tfgnn-python": "tensorflow-gnn 1.0.3",
+    "--dgl-python": "dgl 2.1.0",
+    "--graphstorm-python": "graphstorm 0.4.2",
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add options for interpreters with the real libraries, which some tests run for comparison."""
-    for name, wanted in (("--tfgnn-python", "tensorflow-gnn 1.0.3"), ("--dgl-python", "dgl 2.1.0")):
+    for name, wanted in OTHERS.items():
         parser.addoption(name, help=f"an interpreter that imports {wanted}; see CONTRIBUTING.md")
+
+
+def interpreter(request: pytest.FixtureRequest, option: str) -> str:
+    """The interpreter that an option names, or the test is skipped."""
+    path = request.config.getoption(option)
+    if path is None:
+        pytest.skip(f"needs {option}; see CONTRIBUTING.md")
+    return str(path)
 
 
 @pytest.fixture(scope="session")
 def tfgnn_python(request: pytest.FixtureRequest) -> str:
     """An interpreter that has TF-GNN."""
-    path = request.config.getoption("--tfgnn-python")
-    if path is None:
-        pytest.skip("needs --tfgnn-python; see CONTRIBUTING.md")
-    return str(path)
+    return interpreter(request, "--tfgnn-python")
+
+
+@pytest.fixture(scope="session")
+def graphstorm_python(request: pytest.FixtureRequest) -> str:
+    """An interpreter that has GraphStorm."""
+    return interpreter(request, "--graphstorm-python")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

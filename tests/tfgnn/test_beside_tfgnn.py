@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hopstream
 from hopstream.cli import main
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.graph_schema import parse_schema
@@ -23,6 +25,7 @@ from tests.tfgnn import programs
 GOLDEN = Path(__file__).parent / "golden"
 ASKED, ANSWERED = (json.loads((GOLDEN / f"{name}.json").read_text()) for name in ("asked", "answered"))
 ANSWER_S = 500
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def answers(python: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +63,23 @@ def test_the_golden_answers_are_those_of_tfgnn(tfgnn_python: str):
 @pytest.mark.slow
 def test_the_golden_samples_are_those_of_tfgnn(tfgnn_python: str):
     assert answers(tfgnn_python, {"sampled": ASKED["sampled"]})["sampled"] == ANSWERED["sampled"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--runner"]], ids=["fit", "runner"])
+def test_a_keras_model_learns_from_an_export(tfgnn_python: str, tmp_path: Path, words: list[str]):
+    graph = hopstream.read_graph(EXAMPLES / "data/cora.npz")
+    hopstream.write_parts(graph, tmp_path / "cora", num_parts=2, method="hash", direction="out")
+    for split in ("train", "test"):
+        out, spec = tmp_path / f"samples/{split}@2", EXAMPLES / "tfgnn_spec.pbtxt"
+        hopstream.export_subgraphs(tmp_path / "cora", spec, out, split=split, num_workers=0)
+    ran = subprocess.run(
+        [tfgnn_python, EXAMPLES / "tfgnn_keras.py", tmp_path / "samples", *words],
+        capture_output=True, text=True, timeout=ANSWER_S, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
+    (accuracy,) = re.findall(r"^test accuracy (0\.\d+) after 10 epochs", ran.stdout, re.M)
+    assert float(accuracy) > 0.72
 
 
 def test_files_have_the_names_of_tfgnn(tmp_path: Path):

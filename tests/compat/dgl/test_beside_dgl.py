@@ -5,7 +5,6 @@ Run with ``--dgl-python``: see "Beside the real libraries" in CONTRIBUTING.md.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import os
@@ -223,19 +222,12 @@ def test_dgl_makes_blocks_of_our_arrays(run_dgl: Callable[..., Any], tmp_path: P
     assert theirs["sums"] == {t: sums.tolist() for t, sums in h.items()} and any(map(np.any, h.values()))
 
 
-MOVED = Path(__file__).with_name("moved")
+MOVED = Path(__file__).parents[3] / "examples/moved/dgl"
 
 
 def _accuracy(printed: str) -> float:
     (found,) = re.findall(r"test accuracy (0\.\d+) of 1000 nodes", printed)
     return float(found)
-
-
-def test_a_script_of_dgl_is_moved_by_changing_seven_lines():
-    before, after = ((MOVED / name).read_text().splitlines() for name in ("before.py", "after.py"))
-    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-" and line[2:].strip()]
-    assert sum(line.startswith("-") for line in changed) == 7
-    assert sum(line.startswith("+") for line in changed) == 6
 
 
 @pytest.mark.slow
