@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hopstream.cli.options import JsonFlag
+from hopstream.cli.options import IdsFlag, JsonFlag, by_type
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, count_text, plural_text
 
@@ -17,7 +17,7 @@ def run(
     delta: Annotated[
         Path,
         typer.Argument(
-            help="folder of a chunked graph with the new rows; its edges name keys of old and new nodes",
+            help="folder of a chunked graph with the new rows; its edges name keys, or raw ids, of old and new nodes",
             metavar="DELTA",
             show_default=False,
         ),
@@ -26,6 +26,7 @@ def run(
     again: Annotated[
         bool, typer.Option("--again", help="add rows that an earlier delta added, as further nodes and edges")
     ] = False,
+    ids: IdsFlag = [],  # noqa: B006  typer copies it
     json: JsonFlag = False,
 ) -> None:
     """Add nodes and edges to a dataset; processes that open it afterwards see them."""
@@ -35,7 +36,9 @@ def run(
     output, clock = Output(is_json=json), Clock()
     root = path.parent if path.name == "manifest.json" else path
     with progress_bars() as progress:
-        manifest = append_folder(root, delta, metadata_filename=metadata_filename, again=again, progress=progress)
+        manifest = append_folder(
+            root, delta, metadata_filename=metadata_filename, again=again, ids=by_type("--ids", ids), progress=progress
+        )
     book = manifest.book
     part, number, newest = book.num_parts - 1, len(book.deltas), book.deltas[-1]
     num_nodes = sum(int(offsets[-1] - offsets[-2]) for offsets in book.node_offsets.values())

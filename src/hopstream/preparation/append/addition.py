@@ -156,13 +156,14 @@ def _transformed(transforms: Transforms, edge_type: EdgeType, given: NewEdges) -
     return given[0], given[1], transforms[edge_type].apply(given[2])
 
 
-def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -> Graph:
+def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path, *, raw: RawEnds | None = None) -> Graph:
     """Copy the columns of a chunked graph to ``scratch`` and map them; see ``addition_of_arrays``.
 
     Args:
         manifest: Manifest of the dataset.
-        graph: New rows; ends of edges are keys of old and new nodes.
+        graph: New rows; ends of edges are keys of old and new nodes, or raw ids.
         scratch: Folder for files that must exist as long as the result.
+        raw: Lookup of ends that are raw ids.
     """
     schema, number = manifest.schema, count()
 
@@ -193,7 +194,7 @@ def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -
         _check_names(f"features of {type_label(edge_type)}", of_type.features, schema.edges[edge_type])
         edges[edge_type] = (*ends(of_type), {name: copied(column) for name, column in of_type.features.items()})
     splits = {t: {name: manifest.book.num_ids(t) + keys for name, keys in of.items()} for t, of in graph.splits.items()}
-    return addition_of_arrays(manifest, nodes, edges, splits, {})
+    return addition_of_arrays(manifest, nodes, edges, splits, {}, raw=raw)
 
 
 def _copied_rows(source: RaggedSource, scratch: Path, number: int) -> RaggedArray:

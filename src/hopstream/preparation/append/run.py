@@ -215,15 +215,18 @@ def append(  # noqa: PLR0913  one argument for each kind of rows
     given: tuple[Any, Any, Any, Any] = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
 
     def read(manifest: Manifest, _: Path) -> Graph:
-        raw = RawEnds(rows=DatasetRows(local_path(dataset), manifest, takes_sums=False), ids=ids or {})
-        return addition_of_arrays(manifest, *given, raw=raw, transforms=transforms)
+        return addition_of_arrays(manifest, *given, raw=_raw_ends(dataset, manifest, ids), transforms=transforms)
 
     return _append(Path(dataset), read, progress)
 
 
+def _raw_ends(dataset: str | Path, manifest: Manifest, ids: Mapping[str, str] | None) -> RawEnds:
+    return RawEnds(rows=DatasetRows(local_path(dataset), manifest, takes_sums=False), ids=ids or {})
+
+
 def append_folder(
     dataset: str | Path, delta: str | Path, *, metadata_filename: str = "metadata.json", again: bool = False,
-    progress: Progress | None = None,
+    ids: Mapping[str, str] | None = None, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Add a chunked graph to a dataset; see ``append`` for the rest.
 
@@ -231,10 +234,11 @@ def append_folder(
 
     Args:
         dataset: The folder of the dataset.
-        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of old and new
-            nodes.
+        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys, or raw ids, of old
+            and new nodes.
         metadata_filename: Name of the chunked graph's metadata file.
         again: Add the rows as further nodes and edges even if a delta has added the same rows.
+        ids: As of ``append``. Raw ids in edge files are integers.
         progress: As of ``append``.
 
     Raises:
@@ -245,12 +249,14 @@ def append_folder(
     if metadata.is_file() and not is_chunked(metadata):
         raise SettingsError(
             f"{delta} holds tables of raw ids; append_folder needs a chunked graph whose edges use keys of the grown "
-            "graph; hopstream.append takes raw ids: append(…, ids={node type: feature})"
+            "graph, or integer raw ids with ids={node type: feature} (--ids TYPE=FEATURE); hopstream.append takes raw "
+            "ids of any kind from memory"
         )
 
     def read(manifest: Manifest, scratch: Path) -> Graph:
         first_keys = {t: manifest.book.num_ids(t) for t in manifest.schema.nodes}
-        return addition_of_chunks(manifest, open_chunked(delta, metadata_filename, first_keys), scratch)
+        graph = open_chunked(delta, metadata_filename, first_keys, raw_types=ids or ())
+        return addition_of_chunks(manifest, graph, scratch, raw=_raw_ends(dataset, manifest, ids))
 
     def check(manifest: Manifest, digest: str) -> None:
         known = [number for number, known in enumerate(manifest.book.deltas, 1) if known.digest == digest]
