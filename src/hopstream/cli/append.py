@@ -17,12 +17,14 @@ def run(
     delta: Annotated[
         Path,
         typer.Argument(
-            help="folder of a chunked graph with the new rows; its edges name keys, or raw ids, of old and new nodes",
+            help="folder of a chunked graph, or of described tables, with the new rows and edges of old and new nodes",
             metavar="DELTA",
             show_default=False,
         ),
     ],
-    metadata_filename: Annotated[str, typer.Option(help="the chunked graph's metadata")] = "metadata.json",
+    metadata_filename: Annotated[
+        str, typer.Option(help="the chunked graph's metadata, or the description of the tables")
+    ] = "metadata.json",
     again: Annotated[
         bool, typer.Option("--again", help="add rows that an earlier delta added, as further nodes and edges")
     ] = False,
