@@ -194,7 +194,8 @@ def test_transformed_columns(tmp_path):
         "table": pa.table({"from": ["a", "b"], "to": ["b", "c"]}),
         "type": ["user", "follows", "user"], "src": "from", "dst": "to",
     }  # fmt: skip
-    hopstream.prepare({"nodes": {"user": users}, "edges": [follows]}, tmp_path / "parts", num_parts=1)
+    graph = hopstream.read_graph({"nodes": {"user": users}, "edges": [follows]})
+    hopstream.write_parts(graph, tmp_path / "parts", num_parts=1)
     upsert(
         tmp_path / "parts", nodes={"user": {"name": ["b", "d"], "age": [15, 30]}}, ids={"user": "name"},
         transforms=hopstream.dataset.read_transforms(tmp_path / "parts"),
