@@ -78,3 +78,30 @@ def test_bad_input_is_refused(places, capsys):
     assert "edges/to.csv line 2 has destination 66; keys of node are 0..65" in capsys.readouterr().err
     assert main(["append", str(delta), str(dataset)]) == 2
     assert "is not a dataset" in capsys.readouterr().err
+
+
+def test_edges_by_raw_id(places, tmp_path, capsys):
+    _, delta, _ = places
+    raw_ids = np.arange(64) * 7 - 9
+    graph = hopstream.graph_from_arrays(
+        [[0, 1], [1, 2]], node_features={"x": np.zeros((64, 3), np.float32), "raw": raw_ids}
+    )
+    for name in ("by_key", "by_id"):
+        hopstream.write_parts(graph, tmp_path / name, num_parts=3, method="hash")
+    metadata = json.loads((delta / "metadata.json").read_text())
+    metadata["node_data"]["node"]["raw"] = {"format": {"name": "numpy"}, "data": ["node_data/raw.npy"]}
+    (delta / "metadata.json").write_text(json.dumps(metadata))
+    np.save(delta / "node_data/raw.npy", [5000, -5000])
+    assert main(["append", str(tmp_path / "by_key"), str(delta)]) == 0
+    (delta / "edges/to.csv").write_text("5000 -9\n-2 -5000\n-2 -5000\n")
+    assert main(["append", str(tmp_path / "by_id"), str(delta), "--ids", "node=raw"]) == 0
+    by_key, by_id = (hopstream.dataset.read_manifest(tmp_path / name) for name in ("by_key", "by_id"))
+    assert by_id.dataset_id == by_key.dataset_id
+    capsys.readouterr()
+    (delta / "edges/to.csv").write_text("5000 -9\n-2 -5000\n-2 3\n")
+    np.save(delta / "node_data/raw.npy", [5001, -5001])
+    assert main(["append", str(tmp_path / "by_id"), str(delta), "--ids", "node=raw"]) == 2
+    assert "dst_keys[2] is 3; no node of type 'node' has it in feature 'raw'" in capsys.readouterr().err
+    for wrong in ("raw", "node=", "=raw"):
+        assert main(["append", str(tmp_path / "by_id"), str(delta), "--ids", wrong]) == 2
+        assert f"--ids is {wrong!r}, no TYPE=VALUE" in capsys.readouterr().err

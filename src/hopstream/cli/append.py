@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hopstream.cli.options import JsonFlag
+from hopstream.cli.options import IdsFlag, JsonFlag, by_type
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, count_text, plural_text
 
@@ -17,15 +17,18 @@ def run(
     delta: Annotated[
         Path,
         typer.Argument(
-            help="folder of a chunked graph with the new rows; its edges name keys of old and new nodes",
+            help="folder of a chunked graph, or of described tables, with the new rows and edges of old and new nodes",
             metavar="DELTA",
             show_default=False,
         ),
     ],
-    metadata_filename: Annotated[str, typer.Option(help="the chunked graph's metadata")] = "metadata.json",
+    metadata_filename: Annotated[
+        str, typer.Option(help="the chunked graph's metadata, or the description of the tables")
+    ] = "metadata.json",
     again: Annotated[
         bool, typer.Option("--again", help="add rows that an earlier delta added, as further nodes and edges")
     ] = False,
+    ids: IdsFlag = [],  # noqa: B006  typer copies it
     json: JsonFlag = False,
 ) -> None:
     """Add nodes and edges to a dataset; processes that open it afterwards see them."""
@@ -35,7 +38,9 @@ def run(
     output, clock = Output(is_json=json), Clock()
     root = path.parent if path.name == "manifest.json" else path
     with progress_bars() as progress:
-        manifest = append_folder(root, delta, metadata_filename=metadata_filename, again=again, progress=progress)
+        manifest = append_folder(
+            root, delta, metadata_filename=metadata_filename, again=again, ids=by_type("--ids", ids), progress=progress
+        )
     book = manifest.book
     part, number, newest = book.num_parts - 1, len(book.deltas), book.deltas[-1]
     num_nodes = sum(int(offsets[-1] - offsets[-2]) for offsets in book.node_offsets.values())

@@ -30,6 +30,7 @@ from hopstream.cli import (
     assign,
     chunk,
     compact,
+    delete,
     describe,
     dispatch,
     export,
@@ -46,6 +47,7 @@ from hopstream.cli import (
     top,
     unigraph,
     up,
+    upsert,
     verify,
     warm,
 )
@@ -176,7 +178,7 @@ WITH_OWN_SIGNALS = (serve, up)
 VERBS: dict[str, tuple[ModuleType, ...]] = {
     "Make a dataset": (describe, ingest, partition, prepare),
     "Make a dataset step by step, in bounded memory": (chunk, assign, dispatch),
-    "Change a dataset": (append, compact, reshard, halo),
+    "Change a dataset": (append, upsert, delete, compact, reshard, halo),
     "Move a dataset": (place, pull),
     "Look at a dataset": (inspect, verify),
     "Serve a dataset": (serve, up, top, warm),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -34,6 +34,28 @@ MemoryFlag = Annotated[str | None, typer.Option("--memory", help=MEMORY_HELP)]
 JsonFlag = Annotated[bool, typer.Option("--json", help="write one JSON object per line")]
 OutFolder = Annotated[Path, typer.Option("--out", help="the folder to write the dataset to", show_default=False)]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace a dataset that is already there")]
+IdsFlag = Annotated[
+    list[str],
+    typer.Option(
+        "--ids", help="node type, and its feature with raw ids; may be given several times", metavar="TYPE=FEATURE"
+    ),
+]
+
+
+def by_type(flag: str, values: Iterable[str]) -> dict[str, str]:
+    """Split the values ``TYPE=VALUE`` of a repeated flag.
+
+    Raises:
+        SettingsError: A value lacks one of the two, or a type is given twice.
+    """
+    found: dict[str, str] = {}
+    for value in values:
+        name, _, of_type = value.partition("=")
+        if not name or not of_type or name in found:
+            problem = "its type twice" if name in found else "no TYPE=VALUE"
+            raise SettingsError(f"{flag} is {value!r}, {problem}; give each type once, as in {flag} user=…")
+        found[name] = of_type
+    return found
 
 
 def flag_name(field_name: str) -> str:

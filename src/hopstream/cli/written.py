@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hopstream.cli.progress import STAGE_WIDTH, SUBJECT_WIDTH, Cost, Facts, Output
+from hopstream.cli.progress import STAGE_WIDTH, SUBJECT_WIDTH, Clock, Cost, Facts, Output
 from hopstream.cli.units import bytes_text, percent_text, plural_text
 from hopstream.engine.machine import peak_bytes
 
@@ -138,3 +138,30 @@ def show_written(output: Output, root: Path, manifest: Manifest) -> None:
     path = str(root / "manifest.json")
     facts = {"manifest": path, "format": FORMAT, "dataset_id": manifest.dataset_id}
     output.stage("done", path, f" format {FORMAT}", facts)
+
+
+def manifest_to_change(root: Path) -> Manifest:
+    """Read the manifest of a dataset, which a killed process may have moved aside."""
+    from hopstream.dataset.dataset_folder import dataset_to_change
+    from hopstream.dataset.manifest import read_manifest
+
+    with dataset_to_change(root):
+        return read_manifest(root)
+
+
+def show_changed(output: Output, clock: Clock, verb: str, root: Path, before: Manifest, after: Manifest) -> None:
+    """Write the numbers of nodes and edges before and after a change of a dataset."""
+    old, new = (
+        {
+            "nodes": sum(map(manifest.book.num_ids, manifest.schema.nodes)),
+            "edges": sum(map(manifest.book.num_edges, manifest.schema.edges)),
+        }
+        for manifest in (before, after)
+    )
+    texts = [f"{plural_text(of['nodes'], 'node')}, {plural_text(of['edges'], 'edge')}" for of in (old, new)]
+    facts: Facts = {**new, "nodes_before": old["nodes"], "edges_before": old["edges"]}
+    output.stage(verb, str(root), f"{texts[1]}; before: {texts[0]}", facts, clock.cost())
+    told: Facts = {
+        "manifest": str(root / "manifest.json"), "dataset_id": after.dataset_id, "graph_id": after.graph_id,
+    }  # fmt: skip
+    output.stage("done", str(root / "manifest.json"), "", told)

@@ -46,6 +46,9 @@ from hopstream.preparation.halo.settings import HaloSettings as HaloSettings
 from hopstream.preparation.prepare import prepare as prepare
 from hopstream.preparation.reshard.reshard_job import reshard as reshard
 from hopstream.preparation.reshard.settings import ReshardSettings as ReshardSettings
+from hopstream.preparation.revise.run import delete as delete
+from hopstream.preparation.revise.run import upsert as upsert
+from hopstream.preparation.revise.run import upsert_folder as upsert_folder
 from hopstream.preparation.write import write_parts as write_parts
 from hopstream.transfer.place import place as place
 from hopstream.transfer.pull import pull as pull

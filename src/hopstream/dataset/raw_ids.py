@@ -119,7 +119,7 @@ def ids_like(raw: Array, node_type: str, feature: str, held: FeatureSchema, wher
     return np.array(numbers, dtype)
 
 
-def unknown_id_error(where: str, position: int, raw: Array, node_type: str, feature: str) -> IdRangeError:
+def unknown_id_error(where: str, position: int, raw: Column, node_type: str, feature: str) -> IdRangeError:
     """Build the error for a raw id that no node has."""
     shown = quoted(raw[position : position + 1].tolist()[0])
     return IdRangeError(f"{where}[{position}] is {shown}; no node of type {node_type!r} has it in feature {feature!r}")

@@ -63,7 +63,7 @@ def read_node_table(
         FormatError: A file is missing or damaged.
         SchemaError: A raw id is empty, repeated or of the wrong dtype, or a feature contradicts its spec.
     """
-    table = _TableRows(node_type, spec)
+    table = TableRows(node_type, spec)
     origins: list[Origin] = []
     raw: list[pa.Array] = []
     num_rows = 0
@@ -82,10 +82,11 @@ def read_node_table(
     return ids.take(kept), nodes, table.splits(kept), num_rows - len(kept), table.transforms()
 
 
-class _TableRows:
+class TableRows:
     """Collector of the features and splits of a table while its rows are read."""
 
     def __init__(self, label: str, spec: NodeTableSpec | EdgeTableSpec) -> None:
+        """Start without rows; ``label`` is the table's type in messages."""
         self._label, self._split_column = label, spec.split_column
         self._readers = {name: ColumnReader(f"{label}.{name}", feature) for name, feature in spec.features.items()}
         self._columns = [name for feature in spec.features.values() for name in feature.columns]
@@ -227,7 +228,7 @@ def read_edge_table(
         SchemaError: An end is empty or names no node, or a feature contradicts its spec.
     """
     label = type_label(edge_type)
-    table = _TableRows(label, spec)
+    table = TableRows(label, spec)
     waiting: list[_Ends] = []
     src_keys, dst_keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,13 +127,14 @@ class FileColumn(ColumnSource):
 class FileEdges(EdgeSource):
     """The ends of one edge type's edges, in CSV, Parquet or ``.npy`` files."""
 
-    def __init__(self, edge_type: EdgeType, spec: TypeSpec, num_nodes: tuple[int, int]) -> None:
+    def __init__(self, edge_type: EdgeType, spec: TypeSpec, num_nodes: tuple[int | None, int | None]) -> None:
         """Open the files: read their sizes, headers or footers.
 
         Args:
             edge_type: The edge type.
             spec: Its metadata.
-            num_nodes: Number of nodes of the source type and of the destination type.
+            num_nodes: Number of nodes of the source type and of the destination type; None where ends are raw ids,
+                which are not checked.
 
         Raises:
             FormatError: A file is damaged or truncated.
@@ -200,9 +201,9 @@ def _open_column(spec: FileSpec, file: int) -> NpyFile | ParquetColumn:
     return open_parquet_column(spec.path(file), spec.shown(file))
 
 
-def _check_range(file: EdgeFile, first_row: int, keys: IntArray, end: tuple[str, str, int]) -> None:
+def _check_range(file: EdgeFile, first_row: int, keys: IntArray, end: tuple[str, str, int | None]) -> None:
     node_type, what, num_nodes = end
-    if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
+    if num_nodes is not None and len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
         row = int(np.argmax((keys < 0) | (keys >= num_nodes)))
         wanted = f"keys of {node_type} are 0..{num_nodes - 1}" if num_nodes else f"{node_type} has no nodes"
         raise IdRangeError(f"{file.place(first_row + row)} has {what} {int(keys[row])}; {wanted}")
@@ -243,8 +244,9 @@ def is_chunked(path: str | os.PathLike[str] | AnyPath) -> bool:
 
 
 def open_chunked(
-    path: str | os.PathLike[str], metadata_filename: str = METADATA, first_keys: Mapping[str, int] | None = None
-) -> ChunkedGraph:
+    path: str | os.PathLike[str], metadata_filename: str = METADATA, first_keys: Mapping[str, int] | None = None,
+    *, raw_types: Collection[str] = (),
+) -> ChunkedGraph:  # fmt: skip
     """Open a chunked graph: read its metadata and the headers or footers of its files.
 
     If the footers of Parquet files leave open whether a feature's lists all have one length, lists are read as well, up
@@ -257,6 +259,7 @@ def open_chunked(
         metadata_filename: Name of the metadata file in the folder.
         first_keys: Node type to the key of its first node in this graph, by default 0. For graphs that hold a part of
             the nodes: edges may name any key from 0 to the last node of this graph.
+        raw_types: Node types that edges name by raw id. Then the ends are any integers, and not keys.
 
     Raises:
         FormatError: A file is missing, damaged or truncated, or has an unknown format.
@@ -275,7 +278,7 @@ def open_chunked(
         root=root,
         metadata_filename=metadata_filename,
         nodes={t: _nodes(t, spec) for t, spec in metadata.nodes.items()},
-        edges={t: _edges(t, spec, metadata.nodes, first_keys or {}) for t, spec in metadata.edges.items()},
+        edges={t: _edges(t, spec, metadata.nodes, first_keys or {}, raw_types) for t, spec in metadata.edges.items()},
         transforms=metadata.transforms,
     )
     _ = graph.schema  # raises SchemaError for invalid names
@@ -292,13 +295,15 @@ def _nodes(node_type: str, spec: TypeSpec) -> ChunkedNodes:
 
 
 def _edges(
-    edge_type: EdgeType, spec: TypeSpec, nodes: Mapping[str, TypeSpec], first_keys: Mapping[str, int]
-) -> ChunkedEdges:
-    src, dst = (first_keys.get(t, 0) + nodes[t].num_rows for t in (edge_type[0], edge_type[2]))
-    num_nodes = (src, dst)
+    edge_type: EdgeType, spec: TypeSpec, nodes: Mapping[str, TypeSpec], first_keys: Mapping[str, int],
+    raw_types: Collection[str],
+) -> ChunkedEdges:  # fmt: skip
+    src, dst = (
+        None if t in raw_types else first_keys.get(t, 0) + nodes[t].num_rows for t in (edge_type[0], edge_type[2])
+    )
     return ChunkedEdges(
         num_edges=spec.num_rows,
-        ends=FileEdges(edge_type, spec, num_nodes),
+        ends=FileEdges(edge_type, spec, (src, dst)),
         features=_columns(spec.features, spec.num_rows, "edge"),
     )
 

@@ -62,7 +62,7 @@ class RawEnds:
     rows: DatasetRows
     ids: Mapping[str, str]
 
-    def keys_of(self, node_type: str, raw: Array, new: NodeTable, where: str) -> IntArray:
+    def keys_of(self, node_type: str, raw: Column, new: NodeTable | None, where: str) -> IntArray:
         """Return int64[n], the keys of old and new nodes.
 
         Raises:
@@ -70,8 +70,10 @@ class RawEnds:
             SettingsError: Two nodes have a raw id, or a value is neither text nor an integer.
         """
         feature = self.ids[node_type]
-        asked = ids_like(raw, node_type, feature, self.rows.manifest.schema.nodes[node_type][feature], where)
-        keys = self._find(node_type, asked, new)
+        held = self.rows.manifest.schema.nodes[node_type][feature]
+        is_read = isinstance(raw, RaggedArray) and raw.is_string and held.is_string
+        asked = raw if is_read else ids_like(to_array(raw), node_type, feature, held, where)
+        keys = self.find(node_type, asked, new)
         if len(keys) and int(keys.min()) < 0:
             raise unknown_id_error(where, int(np.argmax(keys < 0)), raw, node_type, feature)
         return keys
@@ -86,12 +88,18 @@ class RawEnds:
         for node_type, feature in self.ids.items():
             id_feature_of(self.rows.manifest.schema, node_type, feature)
             new = tables[node_type]
-            self._find(node_type, new.features[feature], new)
+            self.find(node_type, new.features[feature], new)
 
-    def _find(self, node_type: str, asked: Column, new: NodeTable) -> IntArray:
+    def find(self, node_type: str, asked: Column, new: NodeTable | None = None) -> IntArray:
+        """Return int64[n], the key of the old or new node with each raw id; -1 for unknown raw ids.
+
+        The raw ids are of the feature's kind: strings or integers.
+        """
         feature, first = self.ids[node_type], self.rows.book.num_ids(node_type)
-        of_new = np.arange(first, first + new.num_nodes, dtype=np.int64), new.features[feature]
-        blocks = chain(ids_of_rows(self.rows, node_type, feature), [of_new])
+        blocks = ids_of_rows(self.rows, node_type, feature)
+        if new is not None:
+            of_new = np.arange(first, first + new.num_nodes, dtype=np.int64), new.features[feature]
+            blocks = chain(blocks, [of_new])
         return find_ids(blocks, asked, f"{node_type}.{feature}")
 
 
@@ -112,15 +120,12 @@ def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
         IdRangeError: An edge names a node that is neither old nor new, or a split names an item that is not new.
     """
     schema = manifest.schema
-    nodes, splits = _of_types(nodes, schema.nodes), _of_types(splits, schema.nodes)
-    edges, edge_splits = _of_types(edges, schema.edges), _of_types(edge_splits, schema.edges)
-    by_type = _by_edge_type(schema, edges, "edges")
-    _check_names("nodes", nodes, schema.nodes)
+    nodes, splits = by_types(nodes, schema.nodes), by_types(splits, schema.nodes)
+    edges, edge_splits = by_types(edges, schema.edges), by_types(edge_splits, schema.edges)
+    by_type = by_edge_type(schema, edges, "edges")
+    check_names("nodes", nodes, schema.nodes)
     if transforms is not None:
-        nodes = {
-            t: transforms[t].apply(of) if t in transforms and isinstance(of, Mapping) else of for t, of in nodes.items()
-        }
-        by_type = {t: _transformed(transforms, t, of) for t, of in by_type.items()}
+        nodes, by_type = transformed(transforms, nodes, by_type)
     node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
     if raw is not None:
         raw.check(node_tables)
@@ -128,10 +133,10 @@ def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
     def ends(node_type: str, value: ColumnLike, where: str) -> IntArray:
         if raw is None or node_type not in raw.ids:
             return as_keys(value, where)
-        return raw.keys_of(node_type, to_array(value), node_tables[node_type], where)
+        return raw.keys_of(node_type, as_raw(value), node_tables[node_type], where)
 
     edge_tables = {t: _edge_table(t, by_type.get(t), features, ends) for t, features in schema.edges.items()}
-    _check_names("splits", splits, schema.splits)
+    check_names("splits", splits, schema.splits)
     return checked(
         manifest,
         Graph(
@@ -143,25 +148,40 @@ def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
             },
             edge_splits={
                 t: _splits(t, of.get(t, {}), names, manifest.book.num_edges(t), edge_tables[t].num_edges)
-                for of in (_by_edge_type(schema, edge_splits, "edge_splits"),)
+                for of in (by_edge_type(schema, edge_splits, "edge_splits"),)
                 for t, names in schema.edge_splits.items()
             },
         ),
     )
 
 
-def _transformed(transforms: Transforms, edge_type: EdgeType, given: NewEdges) -> NewEdges:
-    if type_label(edge_type) not in transforms or len(given) != 3:
-        return given
-    return given[0], given[1], transforms[edge_type].apply(given[2])
+def as_raw(value: ColumnLike) -> Column:
+    """Return raw ids as an array or a column of strings."""
+    return value if isinstance(value, RaggedArray) else to_array(value)
 
 
-def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -> Graph:
-    """Copy the columns of a chunked graph to ``scratch`` and map them; see ``addition_of_arrays``.
+def transformed(
+    transforms: Transforms, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType, NewEdges]
+) -> tuple[dict[str, NewNodes], dict[EdgeType, NewEdges]]:
+    """Return new nodes and edges whose features are made of columns of tables."""
+    return {
+        t: transforms[t].apply(of) if t in transforms and isinstance(of, Mapping) else of for t, of in nodes.items()
+    }, {
+        t: (of[0], of[1], transforms[t].apply(of[2])) if type_label(t) in transforms and len(of) == 3 else of
+        for t, of in edges.items()
+    }
+
+
+def arguments_of_chunks(
+    manifest: Manifest, graph: ChunkedGraph, scratch: Path
+) -> tuple[dict[str, NewNodes], dict[EdgeType | str, NewEdges], dict[str, dict[str, Array]]]:
+    """Return the nodes, edges and splits of a chunked graph as arguments of ``append``; splits are masks.
+
+    The columns are copied to ``scratch`` and mapped.
 
     Args:
         manifest: Manifest of the dataset.
-        graph: New rows; ends of edges are keys of old and new nodes.
+        graph: New rows; ends of edges are keys of old and new nodes, or raw ids.
         scratch: Folder for files that must exist as long as the result.
     """
     schema, number = manifest.schema, count()
@@ -181,19 +201,31 @@ def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -
         blocks = (dst for piece in pieces for _, _, dst in edges.ends.read(piece))
         return src_keys, _kept(scratch / f"{next(number)}.npy", np.dtype(np.int64), (edges.num_edges,), blocks)
 
-    _check_names("nodes", graph.nodes, schema.nodes)
-    _check_names("edges", graph.edges, schema.edges)
+    check_names("nodes", graph.nodes, schema.nodes)
+    check_names("edges", graph.edges, schema.edges)
     nodes: dict[str, NewNodes] = {}
     edges: dict[EdgeType | str, NewEdges] = {}
     for node_type, table in graph.nodes.items():
-        _check_names(f"features of {node_type}", table.features, schema.nodes[node_type])
+        check_names(f"features of {node_type}", table.features, schema.nodes[node_type])
         columns = {name: copied(column) for name, column in table.features.items()}
         nodes[node_type] = columns if columns else table.num_nodes
     for edge_type, of_type in graph.edges.items():
-        _check_names(f"features of {type_label(edge_type)}", of_type.features, schema.edges[edge_type])
+        check_names(f"features of {type_label(edge_type)}", of_type.features, schema.edges[edge_type])
         edges[edge_type] = (*ends(of_type), {name: copied(column) for name, column in of_type.features.items()})
-    splits = {t: {name: manifest.book.num_ids(t) + keys for name, keys in of.items()} for t, of in graph.splits.items()}
-    return addition_of_arrays(manifest, nodes, edges, splits, {})
+    return (
+        nodes,
+        edges,
+        {
+            t: {name: _mask(of, graph.nodes[t].num_nodes) for name, of in names.items()}
+            for t, names in graph.splits.items()
+        },
+    )
+
+
+def _mask(rows: IntArray, num_rows: int) -> Array:
+    mask = np.zeros(num_rows, np.bool_)
+    mask[rows] = True
+    return mask
 
 
 def _copied_rows(source: RaggedSource, scratch: Path, number: int) -> RaggedArray:
@@ -253,7 +285,7 @@ def _check_keys(where: str, keys: IntArray, num_nodes: int, node_type: str) -> N
             )
 
 
-def _of_types(given: Any, types: Collection[T]) -> Any:
+def by_types(given: Any, types: Collection[T]) -> Any:
     """Return an argument by type; without types it belongs to the dataset's only type."""
     is_typed = isinstance(given, Mapping) and (
         not given or any(isinstance(value, Mapping | int | tuple) for value in given.values())
@@ -261,7 +293,8 @@ def _of_types(given: Any, types: Collection[T]) -> Any:
     return given if is_typed or len(types) != 1 else dict.fromkeys(types, given)
 
 
-def _by_edge_type(schema: GraphSchema, given: Mapping[EdgeType | str, V], what: str) -> dict[EdgeType, V]:
+def by_edge_type(schema: GraphSchema, given: Mapping[EdgeType | str, V], what: str) -> dict[EdgeType, V]:
+    """Return an argument by edge type, whose keys may be labels."""
     known = {type_label(t): t for t in schema.edges}
     found: dict[EdgeType, V] = {}
     for name, value in given.items():
@@ -272,7 +305,8 @@ def _by_edge_type(schema: GraphSchema, given: Mapping[EdgeType | str, V], what: 
     return found
 
 
-def _check_names(what: str, given: Mapping[V, object], known: Mapping[V, object]) -> None:
+def check_names(what: str, given: Mapping[V, object], known: Mapping[V, object]) -> None:
+    """Raise ``UnknownNameError`` for a name that the dataset does not have."""
     for name in given:
         if name not in known:
             raise UnknownNameError(f"{what} name {name!r}; {known_names(name, known)}")
@@ -280,13 +314,13 @@ def _check_names(what: str, given: Mapping[V, object], known: Mapping[V, object]
 
 def _node_table(node_type: str, given: NewNodes, features: Mapping[str, FeatureSchema]) -> NodeTable:
     if isinstance(given, Mapping):
-        columns = _columns(node_type, given, features, None)
+        columns = checked_columns(node_type, given, features, None)
         if not columns:
             raise SchemaError(f"{node_type} has no features; give the number of new nodes")
         return NodeTable(num_nodes=len(next(iter(columns.values()))), features=columns)
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
         raise SchemaError(f"nodes of {node_type} are {given!r}; wanted a number, or columns by feature")
-    return NodeTable(num_nodes=int(given), features=_columns(node_type, {}, features, int(given)))
+    return NodeTable(num_nodes=int(given), features=checked_columns(node_type, {}, features, int(given)))
 
 
 def _edge_table(
@@ -295,7 +329,7 @@ def _edge_table(
 ) -> EdgeTable:  # fmt: skip
     label, nothing = type_label(edge_type), np.empty(0, np.int64)
     if given is None:
-        return EdgeTable(src_keys=nothing, dst_keys=nothing, features=_columns(label, {}, features, 0))
+        return EdgeTable(src_keys=nothing, dst_keys=nothing, features=checked_columns(label, {}, features, 0))
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         raise SchemaError(f"edges of {label} must be (src_keys, dst_keys) or (src_keys, dst_keys, features)")
     src_keys = keys_of(edge_type[0], given[0], f"{label}: src_keys")
@@ -303,18 +337,29 @@ def _edge_table(
     if len(src_keys) != len(dst_keys):
         raise SchemaError(f"{label} has {len(src_keys)} sources and {len(dst_keys)} destinations")
     columns = given[2] if len(given) == 3 else {}
-    return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=_columns(label, columns, features, len(src_keys)))
+    return EdgeTable(
+        src_keys=src_keys, dst_keys=dst_keys, features=checked_columns(label, columns, features, len(src_keys))
+    )
 
 
-def _columns(
-    label: str, given: Columns, features: Mapping[str, FeatureSchema], num_rows: int | None
+def checked_columns(
+    label: str, given: Columns, features: Mapping[str, FeatureSchema], num_rows: int | None, *, is_partial: bool = False
 ) -> dict[str, Column]:
-    """Return the columns in the order of the schema; a column may be missing only if there are no rows."""
-    _check_names(f"features of {label}", given, features)
+    """Return the columns in the order of the schema.
+
+    A column may be missing only if there are no rows, or if some columns are enough (``is_partial``).
+
+    Raises:
+        UnknownNameError: The type has no such feature.
+        SchemaError: A column is missing, or has the wrong dtype or length.
+    """
+    check_names(f"features of {label}", given, features)
     found: dict[str, Column] = {}
     for name, feature in features.items():
         where = f"{label}.{name}"
         if name not in given:
+            if is_partial:
+                continue
             if num_rows != 0:
                 raise SchemaError(f"{where} is missing; new rows need all features of their type: {list(features)}")
             found[name] = empty_column(feature)
@@ -343,7 +388,7 @@ def _splits(
     entity: str | EdgeType, given: Columns, names: tuple[str, ...], first: int, num_rows: int
 ) -> dict[str, IntArray]:
     label = type_label(entity)
-    _check_names(f"splits of {label}", given, dict.fromkeys(names))
+    check_names(f"splits of {label}", given, dict.fromkeys(names))
     return {name: _split(f"split {name!r} of {label}", given.get(name), first, num_rows) for name in names}
 
 

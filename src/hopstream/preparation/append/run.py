@@ -33,7 +33,7 @@ from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import ByteSum, Graph, GraphChecksums, appended_sums, array_sum, join_sums
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.user_columns import ColumnLike
-from hopstream.preparation.append.addition import NewEdges, NewNodes, RawEnds, addition_of_arrays, addition_of_chunks
+from hopstream.preparation.append.addition import NewEdges, NewNodes, RawEnds, addition_of_arrays, arguments_of_chunks
 from hopstream.preparation.append.write import AddedEnds, DeltaWriter, NodesAfterAppend
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
@@ -215,42 +215,70 @@ def append(  # noqa: PLR0913  one argument for each kind of rows
     given: tuple[Any, Any, Any, Any] = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
 
     def read(manifest: Manifest, _: Path) -> Graph:
-        raw = RawEnds(rows=DatasetRows(local_path(dataset), manifest, takes_sums=False), ids=ids or {})
-        return addition_of_arrays(manifest, *given, raw=raw, transforms=transforms)
+        return addition_of_arrays(manifest, *given, raw=_raw_ends(dataset, manifest, ids), transforms=transforms)
 
     return _append(Path(dataset), read, progress)
 
 
+def _raw_ends(dataset: str | Path, manifest: Manifest, ids: Mapping[str, str] | None) -> RawEnds:
+    return RawEnds(rows=DatasetRows(local_path(dataset), manifest, takes_sums=False), ids=ids or {})
+
+
+def folder_rows(
+    delta: str | Path, metadata_filename: str, ids: Mapping[str, str]
+) -> Callable[[Manifest, Path], tuple[Any, Any, Any, Any, Mapping[str, str]]]:
+    """Return a function that reads the new rows of a folder: the arguments of ``append`` without transforms.
+
+    The function takes the manifest of the dataset, and a folder for files that must exist as long as the rows.
+
+    Args:
+        delta: The folder of a chunked graph, or of described tables.
+        metadata_filename: Name of the metadata or the description in it.
+        ids: Node type to the feature with its raw ids.
+    """
+    folder = local_path(delta)
+    metadata = folder / metadata_filename
+
+    def read(manifest: Manifest, scratch: Path) -> tuple[Any, Any, Any, Any, Mapping[str, str]]:
+        if metadata.is_file() and not is_chunked(metadata):
+            from hopstream.ingest.new_rows import read_new_rows  # loads Arrow
+
+            rows = read_new_rows(metadata, manifest.schema, manifest.transforms, ids)
+            return rows.nodes, rows.edges, rows.splits, rows.edge_splits, rows.ids
+        first_keys = {t: manifest.book.num_ids(t) for t in manifest.schema.nodes}
+        graph = open_chunked(folder, metadata_filename, first_keys, raw_types=ids)
+        return (*arguments_of_chunks(manifest, graph, scratch), {}, ids)
+
+    return read
+
+
 def append_folder(
     dataset: str | Path, delta: str | Path, *, metadata_filename: str = "metadata.json", again: bool = False,
-    progress: Progress | None = None,
+    ids: Mapping[str, str] | None = None, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
-    """Add a chunked graph to a dataset; see ``append`` for the rest.
+    """Add a chunked graph, or described tables, to a dataset; see ``append`` for the rest.
 
     Refuses rows that a delta of the dataset has already added, so the same rows are not added twice by mistake.
 
     Args:
         dataset: The folder of the dataset.
-        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of old and new
-            nodes.
-        metadata_filename: Name of the chunked graph's metadata file.
+        delta: The folder of a chunked graph: its counts are of new rows, and its edges name keys, or integer raw ids,
+            of old and new nodes. Or the folder of tables with their description, as ``prepare`` reads them: their edges
+            name old and new nodes by raw id, and the dataset's transforms are applied.
+        metadata_filename: Name of the chunked graph's metadata, or of the description.
         again: Add the rows as further nodes and edges even if a delta has added the same rows.
+        ids: As of ``append``. Without it, edges of a chunked graph name keys, and raw ids of tables are in the feature
+            named as their column.
         progress: As of ``append``.
 
     Raises:
-        SettingsError: A delta has added the same rows and ``again`` is False, or the folder holds tables.
+        SettingsError: A delta has added the same rows and ``again`` is False, or raw ids of tables are no column.
     """
-    delta = local_path(delta)
-    metadata = delta / metadata_filename
-    if metadata.is_file() and not is_chunked(metadata):
-        raise SettingsError(
-            f"{delta} holds tables of raw ids; append_folder needs a chunked graph whose edges use keys of the grown "
-            "graph; hopstream.append takes raw ids: append(…, ids={node type: feature})"
-        )
+    rows_of = folder_rows(delta, metadata_filename, ids or {})
 
     def read(manifest: Manifest, scratch: Path) -> Graph:
-        first_keys = {t: manifest.book.num_ids(t) for t in manifest.schema.nodes}
-        return addition_of_chunks(manifest, open_chunked(delta, metadata_filename, first_keys), scratch)
+        *given, found = rows_of(manifest, scratch)
+        return addition_of_arrays(manifest, *given, raw=_raw_ends(dataset, manifest, found))
 
     def check(manifest: Manifest, digest: str) -> None:
         known = [number for number, known in enumerate(manifest.book.deltas, 1) if known.digest == digest]
@@ -268,33 +296,49 @@ def _append(
     check: Callable[[Manifest, str], None] | None = None,
 ) -> Manifest:  # fmt: skip
     root = Path(os.path.realpath(local_path(root)))
-    started = time.perf_counter()
     with watched(), errors_named(root), dataset_to_change(root) as work:
         dataset = Dataset(root, read_manifest(root))
-        _check_whole(dataset)
-        _check_one_disk(dataset, work)
-        with _scratch(work) as scratch:
-            added = read(dataset.manifest, scratch)
-            _check_room(dataset, added)
-            digest = digest_of_addition(dataset.manifest, added)
-            if check is not None:
-                check(dataset.manifest, digest)
-            tell = _teller(dataset.manifest, progress)
-            writer = DeltaWriter(
-                root=scratch / "dataset", dataset=dataset, added=added, nodes=NodesAfterAppend(dataset, added),
-                digest=digest, on_step=tell,
-            )  # fmt: skip
-            ends = _write(writer)
-            manifest = grown_manifest(dataset.manifest, writer, ends, started)
-            sync_tree(writer.root)  # a manifest without its files would make the whole dataset unusable
-            try:
-                _place(writer, root)
-                manifest.write(root)
-                sync(root)
-            except BaseException:
-                remove_unnamed(root, read_manifest(root))
-                raise
-            remove_halos(root, dataset.manifest, None)
+        check_whole(dataset)
+        check_one_disk(dataset, work)
+        return add_rows(dataset, work, read, progress, check)
+
+
+def add_rows(
+    dataset: Dataset, work: WorkFolder, read: Callable[[Manifest, Path], Graph], progress: Progress | None = None,
+    check: Callable[[Manifest, str], None] | None = None,
+) -> Manifest:  # fmt: skip
+    """Add nodes and edges to a locked dataset; return the new manifest.
+
+    Args:
+        dataset: The dataset, which is whole.
+        work: Folder to write in; it is cleared before and after.
+        read: Returns the additions, given the manifest and a folder for files that must exist until the end.
+        progress: As of ``append``.
+        check: Called with the manifest and the digest of the additions; may refuse them.
+    """
+    root, started = dataset.root, time.perf_counter()
+    with _scratch(work) as scratch:
+        added = read(dataset.manifest, scratch)
+        _check_room(dataset, added)
+        digest = digest_of_addition(dataset.manifest, added)
+        if check is not None:
+            check(dataset.manifest, digest)
+        tell = teller(dataset.manifest, progress, "append")
+        writer = DeltaWriter(
+            root=scratch / "dataset", dataset=dataset, added=added, nodes=NodesAfterAppend(dataset, added),
+            digest=digest, on_step=tell,
+        )  # fmt: skip
+        ends = _write(writer)
+        manifest = grown_manifest(dataset.manifest, writer, ends, started)
+        sync_tree(writer.root)  # a manifest without its files would make the whole dataset unusable
+        try:
+            _place(writer, root)
+            manifest.write(root)
+            sync(root)
+        except BaseException:
+            remove_unnamed(root, read_manifest(root))
+            raise
+        remove_halos(root, dataset.manifest, None)
     return manifest
 
 
@@ -317,16 +361,17 @@ def _write(writer: DeltaWriter) -> dict[EdgeType, AddedEnds]:
     return ends
 
 
-def _teller(manifest: Manifest, progress: Progress | None) -> Callable[[], None]:
+def teller(manifest: Manifest, progress: Progress | None, stage: str) -> Callable[[], None]:
+    """Return a function that reports one more table of a dataset as done."""
     total = len(manifest.schema.nodes) + len(manifest.schema.edges) * len(manifest.directions)
     done = iter(range(1, total + 1))
     if progress is None:
         return lambda: None
-    progress("append", 0, total)
-    return lambda: progress("append", next(done), total)
+    progress(stage, 0, total)
+    return lambda: progress(stage, next(done), total)
 
 
-def _check_whole(dataset: Dataset) -> None:
+def check_whole(dataset: Dataset) -> None:
     """Refuse a dataset whose graph id does not follow from its checksums, or that lacks parts."""
     manifest = dataset.manifest
     got = graph_id_of(manifest.checksums.fingerprint(graph_schema(manifest.schema)), manifest.time_attr)
@@ -337,11 +382,11 @@ def _check_whole(dataset: Dataset) -> None:
     missing = [part for part in range(manifest.book.num_parts) if not (dataset.root / part_folder(part)).is_dir()]
     if missing:
         raise FormatError(
-            f"{dataset.root} lacks the folders of parts {missing[:20]}; append in a folder with all parts"
+            f"{dataset.root} lacks the folders of parts {missing[:20]}; change it in a folder with all parts"
         )
 
 
-def _check_one_disk(dataset: Dataset, work: WorkFolder) -> None:
+def check_one_disk(dataset: Dataset, work: WorkFolder) -> None:
     """Refuse a dataset on another file system than its work folder, where renames would fail.
 
     Raises:
@@ -351,8 +396,8 @@ def _check_one_disk(dataset: Dataset, work: WorkFolder) -> None:
     for folder in (dataset.root, *(dataset.root / part_folder(p) for p in range(dataset.manifest.book.num_parts))):
         if folder.stat().st_dev != disk:
             raise SettingsError(
-                f"{folder} is on another file system than {dataset.root.parent}, where additions are written before "
-                "they are moved: mount the folder above the dataset, or append where both are on one file system"
+                f"{folder} is on another file system than {dataset.root.parent}, where changes are written before "
+                "they are moved: mount the folder above the dataset, or change it where both are on one file system"
             )
 
 
@@ -380,7 +425,7 @@ def _scratch(work: WorkFolder) -> Iterator[Path]:
     """Yield an empty folder beside the dataset; clear the work folder before and after."""
     work.clear()
     scratch = work.path / "append"
-    scratch.mkdir()
+    scratch.mkdir(parents=True)
     try:
         yield scratch
     finally:

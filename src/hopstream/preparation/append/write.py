@@ -24,6 +24,7 @@ from hopstream.dataset.book import Delta, EdgeEntity, Overlay, ends_of, neighbor
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
+from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.overlays import RowReader
 from hopstream.dataset.paths import edge_folder, link_folder, node_folder, overlay_folder, split_path
 from hopstream.dataset.regions import RegionWriter, file_record, make_file
@@ -229,6 +230,24 @@ EDGE_BYTES = 64
 """Memory per edge while it is written, without its features."""
 
 
+def settings_of(manifest: Manifest) -> PartitionSettings:
+    """Return settings by which ``edge_columns`` writes the columns that a dataset has."""
+    return PartitionSettings(
+        num_parts=manifest.book.num_parts, keep_edge_keys=manifest.has_edge_keys,
+        neighbor_keys=manifest.has_neighbor_keys,
+    )  # fmt: skip
+
+
+def edge_blocks(manifest: Manifest, entity: EdgeEntity, indptr: IntArray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows whose edges fit into memory; without rows, one empty range."""
+    features = manifest.schema.edges[entity[0]].values()
+    num_edges = max(1, BLOCK_BYTES // (EDGE_BYTES + sum(feature.row_bytes for feature in features)))
+    if len(indptr) == 1:
+        yield 0, 0
+    for begin, end, _, _ in row_chunks(indptr, num_edges):
+        yield begin, end
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AddedEnds:
     """Ids of the ends of new edges of one type, int64[n] each."""
@@ -377,13 +396,10 @@ class DeltaWriter:
     ) -> int:
         """Write rows with their new edges and, with a reader, their old edges; return the number of edges."""
         manifest = self.dataset.manifest
-        settings = PartitionSettings(
-            num_parts=manifest.book.num_parts, keep_edge_keys=manifest.has_edge_keys,
-            neighbor_keys=manifest.has_neighbor_keys,
-        )  # fmt: skip
+        settings = settings_of(manifest)
         old_degrees = reader.spans(rows.rows).counts if reader is not None else np.zeros_like(rows.counts)
         indptr, files = offsets_of(old_degrees + rows.counts), BlockFiles(self.root)
-        for begin, end in self._blocks(entity, indptr):
+        for begin, end in edge_blocks(manifest, entity, indptr):
             old = reader.read(rows.rows[begin:end]) if reader is not None else None
             places = added.order[rows.starts[begin] : rows.starts[end]]
             run = merged_rows(old, added, places, rows.counts[begin:end], manifest.weight_attr)
@@ -391,15 +407,6 @@ class DeltaWriter:
             files.add([integers(folder / "indptr.npy", run.indptr), *edge_columns(folder, run, settings)])
         self.files |= files.finish()
         return int(indptr[-1])
-
-    def _blocks(self, entity: EdgeEntity, indptr: IntArray) -> Iterator[tuple[int, int]]:
-        """Yield ranges of rows that fit into memory; without rows, one empty range."""
-        features = self.dataset.manifest.schema.edges[entity[0]].values()
-        num_edges = max(1, BLOCK_BYTES // (EDGE_BYTES + sum(feature.row_bytes for feature in features)))
-        if len(indptr) == 1:
-            yield 0, 0
-        for begin, end, _, _ in row_chunks(indptr, num_edges):
-            yield begin, end
 
     def _check_sums(self, entity: EdgeEntity, run: EdgeRun, starts: IntArray, added: AddedEdges) -> None:
         """Refuse nodes whose weights add up to more than ``write_parts`` allows."""

@@ -1,0 +1,1 @@
+"""Deletes nodes and edges of a dataset, and replaces rows of nodes."""
