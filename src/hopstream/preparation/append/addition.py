@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,8 +26,14 @@ from hopstream.checks import known_names
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.raw_ids import find_ids, id_feature_of, ids_like, ids_of_rows, unknown_id_error
 from hopstream.dataset.rows import DatasetRows
-from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values, weights_of
-from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.dataset.stored_columns import (
+    check_time_values,
+    check_weight_total,
+    check_weight_values,
+    times_in_unit,
+    weights_of,
+)
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
 from hopstream.ingest.chunked.sources import BLOCK_ROWS
@@ -120,7 +127,12 @@ def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
         nodes = {
             t: transforms[t].apply(of) if t in transforms and isinstance(of, Mapping) else of for t, of in nodes.items()
         }
-        by_type = {t: _transformed(transforms, t, of) for t, of in by_type.items()}
+        by_type = {
+            t: _with_features(of, transforms[t].apply) if type_label(t) in transforms else of
+            for t, of in by_type.items()
+        }
+    nodes = {t: _counted(manifest, t, of) if isinstance(of, Mapping) else of for t, of in nodes.items()}
+    by_type = {t: _with_features(of, partial(_counted, manifest, type_label(t))) for t, of in by_type.items()}
     node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
     if raw is not None:
         raw.check(node_tables)
@@ -150,10 +162,22 @@ def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
     )
 
 
-def _transformed(transforms: Transforms, edge_type: EdgeType, given: NewEdges) -> NewEdges:
-    if type_label(edge_type) not in transforms or len(given) != 3:
-        return given
-    return given[0], given[1], transforms[edge_type].apply(given[2])
+def _with_features(given: NewEdges, change: Callable[[Columns], Columns]) -> NewEdges:
+    """Return edges with changed features, if they have any."""
+    return (given[0], given[1], change(given[2])) if len(given) == 3 else given
+
+
+def _counted(manifest: Manifest, label: str, given: Columns) -> Columns:
+    """Return columns with datetime64 values as integers in the unit of the dataset's times."""
+    found = dict(given)
+    for name, values in given.items():
+        if getattr(getattr(values, "dtype", None), "kind", "") == "M":
+            unit = manifest.time_unit if name == manifest.time_attr else None
+            try:
+                found[name] = times_in_unit(f"{label}.{name}", to_array(values), unit)
+            except SettingsError as error:
+                raise SchemaError(str(error)) from error
+    return found
 
 
 def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -> Graph:
@@ -319,12 +343,6 @@ def _columns(
                 raise SchemaError(f"{where} is missing; new rows need all features of their type: {list(features)}")
             found[name] = empty_column(feature)
             continue
-        dtype = getattr(given[name], "dtype", None)
-        if getattr(dtype, "kind", "") == "M":
-            raise SchemaError(
-                f"{where} is {dtype}; a dataset does not keep the unit of its times: convert them to that "
-                "unit, for example by astype('datetime64[s]').astype(np.int64)"
-            )
         column = as_column(given[name], where)
         if len(column) == 0:
             column = empty_column(feature) if column_schema(column).is_fixed_width == feature.is_fixed_width else column
