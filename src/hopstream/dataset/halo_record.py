@@ -208,9 +208,9 @@ def cached_path(root: PurePosixPath, node_type: str) -> PurePosixPath:
 def edge_column_names(
     contents: Contents, edge_type: EdgeType, direction: Direction, features: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the dtype of each copied edge column by file name, without features; each has one value per edge.
+    """Return the dtype of each copied edge column by file name, without those of features.
 
-    Weights have a file of their own unless they are among the copied ``features``.
+    Each column has one value per edge. Weights have a file of their own unless they are among the copied ``features``.
     """
     near_far = ends_of(edge_type, direction)
     neighbors = neighbor_dtype(contents.book.num_ids(near_far[1])).name

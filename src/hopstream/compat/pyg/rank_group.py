@@ -350,7 +350,10 @@ class Group:
         )
 
     def _failure(self, timeout_s: float) -> str:
-        """Read the reason of a failure once, for all threads: rank 0 may leave after this rank acknowledges it."""
+        """Read the reason of a failure once for all threads.
+
+        Rank 0 may leave after this rank acknowledges it.
+        """
         with self._reading:
             if not self._reason and self._prefix:
                 self._reason = self._read(f"{self._prefix}/failure", timeout_s)
