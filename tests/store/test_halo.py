@@ -208,7 +208,7 @@ def test_direct_requests_equal_those_without_a_halo(served):
         assert counts["fetch"].halo_ids > 200 and counts["sample"].halo_ids > 200
 
 
-def test_many_threads(served):
+def test_threads_that_share_a_halo_get_the_same_batches(served):
     with opened(served, hops=1, features="all") as store:
         wanted, found = batches_of(store), {}
 

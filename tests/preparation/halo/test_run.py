@@ -129,7 +129,7 @@ def test_copies_are_true_and_complete(root, hops):
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=typed_graphs(), hops=st.integers(1, 2), num_parts=st.integers(1, 3))
-def test_any_graph(tmp_path_factory, graph, hops, num_parts):
+def test_any_graphs_halo_is_true_and_complete(tmp_path_factory, graph, hops, num_parts):
     root = tmp_path_factory.mktemp("any") / "d"
     halo = HaloSettings(hops=hops, features="all")
     manifest = hopstream.write_parts(graph, root, num_parts=num_parts, method="random", halo=halo)
