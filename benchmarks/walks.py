@@ -28,7 +28,8 @@ def walk_works(store: LocalStore, options: Options) -> dict[str, Work]:
 
     def work(how: dict[str, Any]) -> Work:
         def walk(i: int) -> tuple[int, int]:
-            walks = random_walks(store, batches[i], length=LENGTH, direction=store.directions[0], rng_seed=i, **how)
+            direction = store.directions[0]
+            walks = random_walks(store, batches[i], walk_length=LENGTH, direction=direction, rng_seed=i, **how)
             num_steps = int(np.count_nonzero(walks[:, 1:] >= 0))
             return num_steps, num_steps
 

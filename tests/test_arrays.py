@@ -295,7 +295,7 @@ def test_strings_round_trip(strings):
         (["\ud800"], "which UTF-8 cannot hold"),
     ],
 )
-def test_strings_refuse(strings, message):
+def test_values_that_are_no_strings_are_refused(strings, message):
     with pytest.raises(SchemaError, match=message):
         RaggedArray.from_strings(strings)
 
@@ -377,7 +377,7 @@ def test_column_schema_needs_rows_and_native_bytes():
     assert column_paths(arrays.Path("a.b"), FeatureSchema(dtype="int8"))[0].name == "a.b.npy"
 
 
-def test_offsets_of():
+def test_offsets_are_running_sums_from_zero():
     assert offsets_of(np.array([2, 0, 3], np.int32)).tolist() == [0, 2, 2, 5]
     assert offsets_of(np.empty(0, np.int64)).tolist() == [0]
 

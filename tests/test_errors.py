@@ -26,7 +26,7 @@ FILES, SPEC = ASKED["sampled"]["files"], ASKED["sampled"]["spec"]
         (12, "12"),
     ],
 )
-def test_quoted(value: object, wanted: str):
+def test_long_values_are_quoted_in_part(value: object, wanted: str):
     assert quoted(value) == wanted
 
 
@@ -59,7 +59,7 @@ def test_cells_of_tables(tmp_path: Path, table: str, text: str, told: str, is_pr
 
 
 @pytest.mark.parametrize("is_table", [False, True])
-def test_seeds(tmp_path: Path, is_table: bool):
+def test_a_long_seed_is_quoted_in_part(tmp_path: Path, is_table: bool):
     folder = unigraph(tmp_path / "graph")
     (tmp_path / "seeds.csv").write_text(f"#id\n{LONG}\n")
     write_parts(read_graph(folder), tmp_path / "parts", direction="out")
@@ -72,7 +72,7 @@ def test_seeds(tmp_path: Path, is_table: bool):
 
 
 @pytest.mark.parametrize("text", ['dtype: "LONG"', 'key: "LONG" key: 3', "LONG: 3", '# LONG\n"LONG'])
-def test_a_schema(tmp_path: Path, text: str):
+def test_a_long_schema_is_quoted_in_part(tmp_path: Path, text: str):
     folder = unigraph(tmp_path / "graph")
     (folder / "schema.pbtxt").write_text(f"node_sets {{ {text.replace('LONG', LONG)} }}")
     with pytest.raises(HopstreamError) as caught:

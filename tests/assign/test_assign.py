@@ -128,7 +128,9 @@ def test_isolated_nodes_are_shared_out(method: str):
 
 @pytest.mark.parametrize("method", ["kaminpar", "metis"])
 @pytest.mark.parametrize("num_nodes,num_isolated,num_parts", [(0, 0, 3), (0, 5, 2), (1, 0, 2), (3, 2, 8), (6, 0, 6)])
-def test_few_nodes(method: str, num_nodes: int, num_isolated: int, num_parts: int):
+def test_parts_of_few_nodes_are_at_most_twice_as_large_as_their_share(
+    method: str, num_nodes: int, num_isolated: int, num_parts: int
+):
     graph = path_graph(num_nodes, num_isolated)
     owner = assign_owners(graph, PartitionSettings(num_parts=num_parts, method=method))[NODE]
     assert len(owner) == num_nodes + num_isolated
@@ -138,7 +140,7 @@ def test_few_nodes(method: str, num_nodes: int, num_isolated: int, num_parts: in
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=8), st.floats(0, 1))
-def test_even_shares(room: list[int], fraction: float):
+def test_shares_fill_the_room_evenly(room: list[int], fraction: float):
     amount = fraction * sum(room)
     shares = even_shares(np.array(room, np.float64), amount)
     assert shares.sum() == pytest.approx(amount, abs=1e-6)

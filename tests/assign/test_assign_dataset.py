@@ -22,7 +22,7 @@ from tests.dataset.timed_graphs import timed_graph
 
 @given(graph=typed_graphs(), direction=st.sampled_from(["in", "out", "both"]), seed=st.integers(0, 99))
 @settings(max_examples=8, deadline=None, suppress_health_check=[*HealthCheck])
-def test_any_graph(tmp_path, graph: Graph, direction, seed):
+def test_any_dataset_is_assigned_like_its_graph(tmp_path, graph: Graph, direction, seed):
     write_parts(
         graph, tmp_path / "set", num_parts=3, method="hash", rng_seed=seed, direction=direction, keep_edge_keys=False,
         overwrite=True,
@@ -39,7 +39,7 @@ def test_any_graph(tmp_path, graph: Graph, direction, seed):
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "ldg", "random"])
-def test_every_method(tmp_path, monkeypatch, rng, method):
+def test_every_method_assigns_a_dataset_like_its_graph(tmp_path, monkeypatch, rng, method):
     graph = community_graph(rng, 300, 2000)
     write_parts(graph, tmp_path / "set", num_parts=5, method="random")
     asked = PartitionSettings(num_parts=3, method=method)

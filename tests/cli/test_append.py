@@ -34,7 +34,7 @@ def places(tmp_path):
     return tmp_path / "d", tmp_path / "delta", graph.edges["node", "to", "node"].num_edges
 
 
-def test_lines(places, capsys):
+def test_append_prints_the_new_part_and_inspect_shows_it(places, capsys):
     dataset, delta, num_edges = places
     assert main(["append", str(dataset), str(delta)]) == 0
     lines = capsys.readouterr().out.splitlines()

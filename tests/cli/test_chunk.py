@@ -97,7 +97,7 @@ def test_flags_of_other_sources_are_refused_for_tables(run_command, tables: Path
         (("--leave-out", "node.z"), "--leave-out names 'node.z'; the graph has ['node.x', 'node__to__node.t']"),
     ],
 )
-def test_bad_flags(run_command, npz: Path, tmp_path: Path, flags, message):
+def test_bad_flags_are_refused_before_anything_is_written(run_command, npz: Path, tmp_path: Path, flags, message):
     result = run_command("chunk", npz, "--out", tmp_path / "c", *flags)
     assert result.status == 2 and message in result.err
     assert not (tmp_path / "c").exists()
@@ -111,7 +111,7 @@ def test_the_source_is_not_overwritten(run_command, npz: Path, tmp_path: Path):
     assert result.status == 2 and f"--out is {tmp_path}/d/c, which lies in {tmp_path}/d, the source;" in result.err
 
 
-def test_damaged_chunks(run_command, npz: Path, tmp_path: Path):
+def test_damaged_chunks_are_named_and_nothing_is_written(run_command, npz: Path, tmp_path: Path):
     run_command("chunk", npz, "--out", tmp_path / "c")
     path = sorted((tmp_path / "c" / "edges").iterdir())[1]
     path.write_text(path.read_text().replace("\n", "999\n", 1))

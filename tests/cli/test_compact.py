@@ -10,7 +10,7 @@ import hopstream
 from hopstream.cli import main
 
 
-def test_in_place(tmp_path, capsys):
+def test_compact_replaces_the_dataset_in_place(tmp_path, capsys):
     hopstream.write_parts(hopstream.rmat_graph(6), tmp_path / "d", num_parts=2, method="hash")
     ends = (np.array([64, 1]), np.array([2, 65]))
     manifest = hopstream.append(tmp_path / "d", nodes={"node": 2}, edges={"node__to__node": ends})

@@ -50,7 +50,7 @@ def test_summaries_are_exact(rng: np.random.Generator, sizes: list[int]):
     check(summarize(EDGE, "in", iter(chunks)), np.concatenate(chunks))
 
 
-def test_no_nodes():
+def test_degrees_of_no_nodes_are_zeros():
     summary = summarize(EDGE, "out", iter(()))
     assert (summary.num_nodes, summary.mean, summary.median, summary.p99, summary.histogram) == (0, 0.0, 0, 0, (0,))
 

@@ -27,7 +27,7 @@ def words(tmp_path):
     ]
 
 
-def test_lines(tmp_path, words, capsys):
+def test_dispatch_prints_plan_progress_and_result(tmp_path, words, capsys):
     assert main([*words, "--memory", "1GiB", "--save-orig-nids", "--save-orig-eids", "--direction", "both"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
@@ -39,7 +39,7 @@ def test_lines(tmp_path, words, capsys):
     assert (manifest.book.num_parts, manifest.directions, manifest.has_edge_keys) == (3, ("in", "out"), True)
 
 
-def test_json(tmp_path, words, capsys):
+def test_dispatch_prints_json_records_of_its_stages(tmp_path, words, capsys):
     assert main([*words, "--json", "--no-keep-edge-keys"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["stage"] for record in records] == ["plan", "measure", "write", "done"]

@@ -150,7 +150,9 @@ def test_leftovers_of_a_killed_command_are_removed_and_nothing_else(tmp_path: Pa
         (("--token-file", "{}"), ":2 has 2 words; a token file is one token alone, or lines of: name read|admin token"),
     ],
 )
-def test_bad_options(run_command, parts: Path, tmp_path: Path, monkeypatch, arguments: tuple[str, ...], message: str):
+def test_up_refuses_bad_options_of_access(
+    run_command, parts: Path, tmp_path: Path, monkeypatch, arguments: tuple[str, ...], message: str
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table").write_text("trainer read abc\nops admin\n")
     result = run_command("up", parts, *(word.format(tmp_path / "table") for word in arguments))

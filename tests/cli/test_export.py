@@ -38,7 +38,7 @@ def sampler_words(world: Path, *more: object) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def test_lines(run_command: RunCommand, world: Path):
+def test_export_prints_plan_progress_and_result(run_command: RunCommand, world: Path):
     result = run_command(*words_of(world, "--seeds", world / "seeds.csv", "--seed-ids"))
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
@@ -48,7 +48,7 @@ def test_lines(run_command: RunCommand, world: Path):
     assert lines[4] == f"done    {world}/out/x.tfrecord.pbtxt"
 
 
-def test_json(run_command: RunCommand, world: Path):
+def test_export_prints_json_records_of_its_stages(run_command: RunCommand, world: Path):
     result = run_command(*words_of(world, "--json", "--subgraph-type", "induced"))
     assert [fact["stage"] for fact in result.facts] == ["plan", "write", "speed", "done"]
     assert result.fact("stage", "write")["subgraphs"] == 25

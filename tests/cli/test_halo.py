@@ -24,7 +24,7 @@ def root(graph, tmp_path):
     return tmp_path / "d"
 
 
-def test_lines(root, capsys):
+def test_halo_prints_its_size_and_savings_and_inspect_shows_it(root, capsys):
     assert main(["halo", str(root), "--hops", "2", "--budget", "1kB", "--fanouts", "4,3", "--batch-size", "9"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["plan", "halo", "expected", "part", "0", "1", "2", "all"]
@@ -37,7 +37,7 @@ def test_lines(root, capsys):
     assert hopstream.open_dataset(root).manifest.halo is None
 
 
-def test_json(root, capsys):
+def test_halo_prints_json_records_of_its_size_and_savings(root, capsys):
     assert main(["halo", str(root), "--features", "node:x", "--json"]) == 0
     plan, stage, *parts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert plan["halo_bytes"] >= sum(stage["bytes"])

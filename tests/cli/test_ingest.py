@@ -26,7 +26,7 @@ def npz(rng: np.random.Generator, tmp_path: Path) -> Path:
     return tmp_path / "g.npz"
 
 
-def test_tables(run_command, tables: Path, tmp_path: Path):
+def test_ingest_of_tables_prints_what_it_read_and_wrote(run_command, tables: Path, tmp_path: Path):
     result = run_command("ingest", tables, "--out", tmp_path / "d", "--on-dangling", "drop")
     assert result.status == 0
     lines = result.out.splitlines()
@@ -39,7 +39,7 @@ def test_tables(run_command, tables: Path, tmp_path: Path):
     assert manifest.schema.splits == {"paper": ("train", "val")}
 
 
-def test_json(run_command, tables: Path, tmp_path: Path):
+def test_ingest_prints_json_records_of_its_stages(run_command, tables: Path, tmp_path: Path):
     arguments = (tables / "metadata.json", "--out", tmp_path / "d", "--on-dangling", "drop", "--no-keep-raw-ids")
     result = run_command("ingest", *arguments, "--json")
     read = result.fact("stage", "read")
@@ -55,7 +55,7 @@ def test_json(run_command, tables: Path, tmp_path: Path):
     assert result.fact("edge_type", ["paper", "cites", "paper"])["dropped"] == 1
 
 
-def test_npz(run_command, npz: Path, tmp_path: Path):
+def test_ingest_of_npz_writes_the_same_graph(run_command, npz: Path, tmp_path: Path):
     result = run_command("ingest", npz, "--out", tmp_path / "d")
     assert result.status == 0 and result.out.startswith("read    npz      1 node type, 1 edge type, 20 edges ")
     graph = graph_of_dataset(open_dataset(tmp_path / "d"))
@@ -70,7 +70,7 @@ def test_names_are_not_markup(run_command, odd_graph: Graph, tmp_path: Path):
     assert result.status == 0 and "[red]x float32[rows, 2]" in result.out
 
 
-def test_overwrite(run_command, npz: Path, tmp_path: Path):
+def test_ingest_replaces_a_dataset_only_with_overwrite(run_command, npz: Path, tmp_path: Path):
     assert run_command("ingest", npz, "--out", tmp_path / "d").status == 0
     again = run_command("ingest", npz, "--out", tmp_path / "d")
     assert again.status == 2 and "holds a dataset" in again.err
@@ -95,7 +95,7 @@ def bad_sources(folder: Path) -> list[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("verb", ["ingest", "partition"])
-def test_bad_sources(run_command, tmp_path: Path, verb: str):
+def test_bad_sources_are_refused_before_anything_is_written(run_command, tmp_path: Path, verb: str):
     for source, message in bad_sources(tmp_path):
         result = run_command(verb, source, "--out", tmp_path / "d")
         assert result.status == 2 and result.out == "" and message in result.err, result.err

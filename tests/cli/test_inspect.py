@@ -17,7 +17,7 @@ from tests.processes import ServerPool
 WRITES = ["author", "writes", "paper"]
 
 
-def test_text(run_command, parts: Path):
+def test_inspect_prints_sizes_features_and_balance(run_command, parts: Path):
     result = run_command("inspect", parts)
     assert result.status == 0 and result.err == ""
     lines = result.out.splitlines()
@@ -80,7 +80,7 @@ def test_the_manifest_names_its_dataset(run_command, parts: Path):
     assert run_command("inspect", parts / "manifest.json").status == 0
 
 
-def test_verify(run_command, parts: Path):
+def test_inspect_with_verify_finds_a_changed_byte(run_command, parts: Path):
     result = run_command("inspect", parts, "--verify")
     assert result.status == 0 and "verified: every file" in result.out
     path = parts / "part-00001/node/paper/features/feat.npy"

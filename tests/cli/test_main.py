@@ -64,7 +64,7 @@ def test_every_verb_has_help_and_json(run_command):
         assert result.status == 0 and "--json" in result.out and result.err == "", verb
 
 
-def test_version(run_command):
+def test_version_is_printed(run_command):
     assert run_command("--version").out == f"hopstream {hopstream.__version__}\n"
 
 

@@ -77,7 +77,7 @@ def test_help_is_the_fields_help():
     assert "hidden" not in shown and "--no-loud" not in shown
 
 
-def test_names():
+def test_flags_have_the_names_of_settings_with_hyphens():
     assert [flag_name(n) for n in ("num_parts", "rng_seed", "imbalance")] == ["--parts", "--rng-seed", "--imbalance"]
 
 

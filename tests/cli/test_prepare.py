@@ -52,7 +52,7 @@ def test_a_chunked_graph(run_command: Callable, chunks: Path, tmp_path: Path, st
     ]  # fmt: skip
 
 
-def test_tables(run_command: Callable, tmp_path: Path, stages: list[str]):
+def test_prepare_of_tables_prints_its_phases(run_command: Callable, tmp_path: Path, stages: list[str]):
     drop = ("--on-duplicate", "drop", "--on-dangling", "drop")
     result = run_command("prepare", write_tables(tmp_path / "t"), "--out", tmp_path / "p", *BOUNDED, *drop)
     assert result.status == 0, result.err
@@ -105,7 +105,7 @@ def test_unusable_input_is_a_usage_error(
     assert result.status == 2 and result.err.startswith(f"error: {message}"), result.err
 
 
-def test_json(run_command: Callable, chunks: Path, tmp_path: Path):
+def test_prepare_prints_json_records_of_its_stages(run_command: Callable, chunks: Path, tmp_path: Path):
     result = run_command("prepare", chunks, "--out", tmp_path / "p", *BOUNDED, "--json")
     assert [fact["stage"] for fact in result.facts] == ["plan", "assign", "measure", "write", "done"]
     plan = result.fact("stage", "plan")

@@ -18,7 +18,7 @@ def words(tmp_path):
     return ["reshard", str(tmp_path / "old"), "--out", str(tmp_path / "out"), "--workers", "0"]
 
 
-def test_lines(tmp_path, words, capsys):
+def test_reshard_prints_plan_progress_and_result(tmp_path, words, capsys):
     assert main([*words, "--parts", "3", "--method", "ldg", "--memory", "1GiB"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [

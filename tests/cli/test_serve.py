@@ -133,7 +133,7 @@ def test_an_address_in_use_is_not_the_users_fault(run_command, parts: Path):
         (("--announce", "no/such/folder/x.json", "--parts", "7"), "numbered 0..1"),
     ],
 )
-def test_bad_options(run_command, parts: Path, arguments: tuple[str, ...], message: str):
+def test_serve_refuses_bad_options(run_command, parts: Path, arguments: tuple[str, ...], message: str):
     before = signal.getsignal(signal.SIGTERM)
     result = run_command("serve", parts, *arguments)
     assert result.status == 2 and message in result.err, result.err

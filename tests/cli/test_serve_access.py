@@ -126,7 +126,9 @@ def test_bad_access_files_are_refused_before_any_connection(
         (("--location", "udp://127.0.0.1:0"), "write tcp://host:port, tls://host:port or unix:///path"),
     ],
 )
-def test_bad_options(run_command, parts: Path, files: dict[str, Path], arguments: tuple[str, ...], message: str):
+def test_serve_refuses_bad_options_of_access(
+    run_command, parts: Path, files: dict[str, Path], arguments: tuple[str, ...], message: str
+):
     files["wrong"] = put(files["table"].with_name("wrong"), "a read x\n# b\nb read\n")
     result = run_command("serve", parts, *(word.format(**files) for word in arguments))
     assert result.status == 2 and message in result.err and result.out == "", result.err

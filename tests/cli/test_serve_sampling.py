@@ -265,7 +265,7 @@ def test_error_says_that_the_server_does_not_sample(processes, parts: Path):
         (("--log-level", "loud"), "--log-level is 'loud'; it must be one of debug, info, warning, error"),
     ],
 )
-def test_bad_options(run_command, parts: Path, words: tuple[str, ...], message: str):
+def test_serve_refuses_bad_options_of_sampling(run_command, parts: Path, words: tuple[str, ...], message: str):
     result = run_command("serve", parts, *words)
     assert result.status == 2 and message in result.err, result.err
 

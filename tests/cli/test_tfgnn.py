@@ -127,7 +127,7 @@ def test_print_names_a_record_that_contradicts_the_schema(run_command, schema, t
     assert result.status == 2 and "bad: record 1: nodes/paper.x has 1 values" in result.err
 
 
-def test_stats(run_command, schema, examples, tmp_path):
+def test_stats_are_printed_and_written_as_a_page(run_command, schema, examples, tmp_path):
     result = run_command("tfgnn", "stats", examples, "--schema", schema, "--html", tmp_path / "page.html")
     assert result.status == 0, result.err
     lines = [line.split() for line in result.out.splitlines()]

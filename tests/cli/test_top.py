@@ -176,7 +176,7 @@ def test_on_a_terminal(processes, parts: Path, up, loader):
         (("tcp://127.0.0.1:1", "--timeout-s", "-1"), "--timeout-s is -1"),
     ],
 )
-def test_bad_options(run_command, words: tuple[str, ...], message: str):
+def test_top_refuses_bad_options(run_command, words: tuple[str, ...], message: str):
     result = run_command("top", *words)
     assert result.status == 2 and message in result.err and result.out == "", result.err
 

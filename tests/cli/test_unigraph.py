@@ -118,7 +118,7 @@ def test_sources_read_whole_are_read_before_writing(run_command, unigraph, tmp_p
         ([], "read with --on-dangling drop to leave such edges out"),
     ],
 )
-def test_usage_errors(run_command, unigraph, tmp_path, flags, message):
+def test_unigraph_refuses_bad_usage_before_anything_is_written(run_command, unigraph, tmp_path, flags, message):
     drop = ["--on-dangling", "drop"] if flags else []
     result = run_command("unigraph", unigraph, "--out", tmp_path / "u", *flags, *drop)
     assert result.status == 2 and message in result.err

@@ -14,7 +14,7 @@ from hopstream.cli.units import bytes_text, count_text, percent_text, plural_tex
         (10**9, "1.0 G"), (2**63, "9223.4 P"), (-1500, "-1.5 k"),
     ],
 )  # fmt: skip
-def test_counts(count: int, text: str):
+def test_counts_are_shortened_to_units(count: int, text: str):
     assert count_text(count) == text
 
 

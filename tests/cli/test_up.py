@@ -192,12 +192,12 @@ def test_servers_that_take_too_long(processes, parts: Path):
         (("--start-timeout-s", "0"), "--start-timeout-s is 0"),
     ],
 )
-def test_bad_options(run_command, parts: Path, arguments: tuple[str, str], message: str):
+def test_up_refuses_bad_options(run_command, parts: Path, arguments: tuple[str, str], message: str):
     result = run_command("up", parts, arguments[0], arguments[1].format(parts))
     assert result.status == 2 and message in result.err and result.out == "", result.err
 
 
-def test_text(processes, parts: Path):
+def test_up_prints_its_servers_when_they_are_ready(processes, parts: Path):
     up = processes.start("up", parts, "--metrics-port", 0)
     processes.wait_for(up, lambda: any(line.startswith("ready ") for line in up.lines))
     assert up.lines[0].split() == ["server", "parts", "process", "metrics"]

@@ -63,7 +63,7 @@ def test_findings_are_listed(written, capsys):
     assert "times" in records[-1]["not_checked"] and "features" not in records[-1]["not_checked"]
 
 
-def test_some_parts(written, capsys):
+def test_verify_of_some_parts_names_the_roots_of_the_others(written, capsys):
     """A root with some of the parts: without ``--parts`` an error names the other roots."""
     place(written / "d", [written / "a", written / "b"], num_workers=0, move=True)
     assert main(["verify", str(written / "b")]) == 2

@@ -120,7 +120,7 @@ def test_errors_name_the_path_given_by_the_caller(tmp_path: Path, number: int):
         assert caught.value.filename == str(tmp_path / shown)
 
 
-def test_shown_path():
+def test_paths_in_work_folders_are_shown_at_their_place():
     inside = "part-00000/.x.npy.12.partial"
     for hidden in ("new", "append/dataset", "0123456789abcdef/dataset", "01abcdef/dispatch/23abcdef/dataset"):
         assert shown_path(f"/a/.b.c.work/{hidden}/{inside}") == "/a/b.c/part-00000/x.npy"

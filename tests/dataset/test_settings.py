@@ -32,6 +32,7 @@ from hopstream.errors import SettingsError
         {"neighbor_keys": "yes"},
         {"time_attr": ""},
         {"time_attr": ("paper", "year")},
+        {"time_unit": "fortnight"},
         {"weight_attr": 3},
         {"links": "user__rates__movie"},
         {"links": ("user", "rates", "movie")},
@@ -45,6 +46,11 @@ def test_a_bad_value_is_refused_by_name(options):
     (name,) = options
     with pytest.raises(SettingsError, match=rf"^{name} is .*; it must be"):
         PartitionSettings(**options)
+
+
+def test_a_unit_of_times_needs_the_feature_that_holds_times():
+    with pytest.raises(SettingsError, match="time_unit is 's' and time_attr is None"):
+        PartitionSettings(time_unit="s")
 
 
 def test_every_field_has_help_and_a_default():

@@ -79,7 +79,7 @@ def test_processors_are_the_least_that_any_quota_leaves(tmp_path, monkeypatch, c
 TOLD = "from hopstream.engine.machine import this_machine as m; print(m().num_processors, m().free_bytes)"
 
 
-def test_affinity_counts():
+def test_processors_are_counted_by_affinity():
     """A process that may use one processor, and its children, count one processor."""
     words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", TOLD]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[0] == "1"

@@ -133,7 +133,9 @@ def cluster(folder: Path) -> Iterator[Path]:
 @pytest.mark.soak
 @pytest.mark.parametrize("is_remote", [False, True], ids=["cluster", "RemoteGraph"])
 @pytest.mark.parametrize("cache_bytes", [None, TIGHT_BYTES], ids=["all rows", "5 % of the rows"])
-def test_fifty_epochs(cluster: Path, wanted: list[str], cache_bytes: int | None, is_remote: bool) -> None:
+def test_fifty_epochs_with_a_cache_keep_batches_and_memory(
+    cluster: Path, wanted: list[str], cache_bytes: int | None, is_remote: bool
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", TRAIN, str(cluster), json.dumps(is_remote), json.dumps(cache_bytes)],
         stdout=subprocess.PIPE, text=True, check=True, timeout=170, cwd=ROOT, env=environment(),

@@ -17,14 +17,14 @@ from tests.topologies import TOPOLOGIES, YARDSTICK, Places, Written, settled
 TO = ("node", "to", "node")
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 MODES = {
-    "uniform": ("plain", {"length": 12}),
-    "backwards": ("plain", {"length": 12, "direction": "in"}),
-    "weighted": ("plain", {"length": 12, "weight_attr": "weight"}),
-    "restarting": ("plain", {"length": 12, "restart_probability": 0.25}),
-    "node2vec": ("plain", {"length": 8, "p": 0.25, "q": 4.0}),
-    "node2vec, outwards and weighted": ("plain", {"length": 8, "p": 4.0, "q": 0.25, "weight_attr": "weight"}),
-    "node2vec, mostly exact": ("plain", {"length": 5, "p": 1e-3, "q": 1e3, "weight_attr": "weight"}),
-    "metapath": ("typed", {"metapath": [WRITES, CITES, (WRITES, "in")], "length": 9}),
+    "uniform": ("plain", {"walk_length": 12}),
+    "backwards": ("plain", {"walk_length": 12, "direction": "in"}),
+    "weighted": ("plain", {"walk_length": 12, "weight_attr": "weight"}),
+    "restarting": ("plain", {"walk_length": 12, "restart_prob": 0.25}),
+    "node2vec": ("plain", {"walk_length": 8, "p": 0.25, "q": 4.0}),
+    "node2vec, outwards and weighted": ("plain", {"walk_length": 8, "p": 4.0, "q": 0.25, "weight_attr": "weight"}),
+    "node2vec, mostly exact": ("plain", {"walk_length": 5, "p": 1e-3, "q": 1e3, "weight_attr": "weight"}),
+    "metapath": ("typed", {"metapath": [WRITES, CITES, (WRITES, "in")], "walk_length": 9}),
     "weighted metapath": ("typed", {"metapath": [WRITES, CITES], "weight_attr": "weight"}),
 }
 
@@ -71,7 +71,7 @@ def _in_turn() -> Iterator[Any]:
 @pytest.mark.parametrize(("mode", "topology"), [*_in_turn()])
 def test_walks_are_equal(places: dict[str, Places], mode: str, topology: str) -> None:
     name, options = MODES[mode]
-    options = {**options, "num_walks": 3, "rng_seed": 6}
+    options = {**options, "walks_per_node": 3, "rng_seed": 6}
     with places[name].open(YARDSTICK) as store:
         wanted = random_walks(store, None, **options)
     assert (wanted[:, 1:] >= 0).sum() > len(wanted), "walks that all end at once compare nothing"

@@ -84,7 +84,7 @@ def test_batches_bring_the_column_in_its_shape(places: dict[str, Places]) -> Non
 
 def test_walks_with_memory(places: dict[str, Places]) -> None:
     found = [
-        random_walks(places[name].folders[1], np.arange(90), length=5, p=0.3, q=2.0, weight_attr="w")
+        random_walks(places[name].folders[1], np.arange(90), walk_length=5, p=0.3, q=2.0, weight_attr="w")
         for name in ("flat", "column")
     ]
     assert np.array_equal(*found)

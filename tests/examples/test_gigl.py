@@ -49,7 +49,7 @@ def figures_of(shown: str, pattern: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_example_of_nodes_reaches_its_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     status, shown = run("gigl_nodes.py", tmp_path, monkeypatch, "--epochs", 10)
     accuracy, num_steps = figures_of(shown, r"^result +test accuracy (\S+) after (\d+) steps")
     assert status == 0 and accuracy >= 0.76 and num_steps == 30, shown
@@ -64,7 +64,7 @@ def test_pagerank_and_a_figure_that_is_not_reached(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.soak
-def test_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_example_of_inference_writes_embeddings_of_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     status, shown = run("gigl_inference.py", tmp_path, monkeypatch, "--out", tmp_path / "out.npy")
     assert status == 0, shown
     assert "2,708 embeddings by id" in shown
@@ -73,7 +73,7 @@ def test_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-def test_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_example_of_links_beats_popularity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_movielens(tmp_path, np.random.default_rng(0))
     status, shown = run("gigl_links.py", tmp_path, monkeypatch, tmp_path, "--epochs", 20)
     found, known = figures_of(shown, r"result +AUC (\S+) after 40 steps; popularity (\S+); chance 0.500")

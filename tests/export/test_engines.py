@@ -26,7 +26,7 @@ def test_worker_processes_with_threads(tmp_path: Path):
     check_same(write_world(tmp_path), tmp_path / "parts", num_workers=2, num_threads=2)
 
 
-def test_servers(tmp_path: Path):
+def test_an_export_over_servers_is_the_same(tmp_path: Path):
     """Two servers of a part or two each; blocks are made ahead by threads."""
     world = write_world(tmp_path)
     dataset = open_dataset(world / "parts")
@@ -37,7 +37,7 @@ def test_servers(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_beam(tmp_path: Path):
+def test_an_export_on_beam_is_the_same(tmp_path: Path):
     world = write_world(tmp_path)
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_threading")
     check_same(world, world / "parts", engine="beam", beam_options=options)

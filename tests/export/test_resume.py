@@ -72,7 +72,7 @@ def test_a_killed_export_resumes(world: Path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_twenty_kills(world: Path, num_workers: int):
+def test_an_export_killed_twenty_times_is_the_same(world: Path, num_workers: int):
     """Workers are killed with the job, at random moments."""
     kill_again_and_again(
         PROGRAM, (world, num_workers), num_kills=20, max_lines=13, check=lambda: check_done(world),

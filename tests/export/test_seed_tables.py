@@ -82,7 +82,7 @@ def test_many_files_and_columns_of_other_names(parts: Path, tmp_path: Path):
         SeedTable.of(tmp_path / "s.csv@3")
 
 
-def test_integers(parts: Path, tmp_path: Path):
+def test_integer_seeds_are_read_from_every_format(parts: Path, tmp_path: Path):
     numbers = [1000, 1006, 1177, 1006]
     (tmp_path / "a.csv").write_text("id\n" + "\n".join(map(str, numbers)))
     write_records(tmp_path / "b.tfrecord", numbers)
@@ -101,7 +101,7 @@ def test_nodes_without_ids_are_named_by_key(parts: Path, tmp_path: Path):
         keys_of(parts, tmp_path, SeedTable.of(tmp_path / "b.csv"), "institute")
 
 
-def test_links(parts: Path, tmp_path: Path):
+def test_link_seeds_are_looked_up_by_raw_id(parts: Path, tmp_path: Path):
     (tmp_path / "a.csv").write_text("#source,#target,label\nauthor 1,author 2,0\nauthor 1,author 1,1\n")
     assert keys_of(parts, tmp_path, SeedTable.of(tmp_path / "a.csv", LINK_COLUMNS)) == [[1, 2], [1, 1]]
     (tmp_path / "a.csv").write_text("source,target\nauthor 1,author 2\nauthor 1,author x\n")
@@ -151,7 +151,7 @@ def _years_of(store):
         ("a.tfrecord", lambda p: write_records(p, [1, 2], "x"), SchemaError, r"no column '#id' or 'id'.* are \['x'\]"),
     ],
 )
-def test_flaws(parts: Path, tmp_path: Path, name: str, write, error, message: str):
+def test_flawed_seed_tables_are_refused(parts: Path, tmp_path: Path, name: str, write, error, message: str):
     write(tmp_path / name)
     with pytest.raises(error, match=message):
         seeds = SeedTable.of(tmp_path / name)

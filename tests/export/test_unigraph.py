@@ -150,7 +150,7 @@ def test_raw_ids_of_any_feature(rng, tmp_path):
     assert read.nodes["n"].features["#id"].tolist() == ["70", "-5", "900"]
 
 
-def test_gzip(rng, tmp_path):
+def test_compressed_unigraphs_are_read_back(rng, tmp_path):
     graph = make_graph(rng, has_doubles=False)
     write_unigraph(graph, tmp_path / "u", compress=True)
     assert (tmp_path / "u" / "nodes-paper.tfrecord").read_bytes()[:2] == b"\x1f\x8b"

@@ -121,7 +121,7 @@ def test_graphs_without_edges_or_without_nodes_of_a_type():
         (make_graph(edge_splits={WRITES: {"": keys()}}), SchemaError, "printable"),
     ],
 )
-def test_check_refuses(graph, error, message):
+def test_check_refuses_graphs_that_contradict_themselves(graph, error, message):
     with pytest.raises(error, match=message):
         graph.check()
 

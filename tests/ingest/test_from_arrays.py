@@ -15,7 +15,7 @@ patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 
-def test_homogeneous():
+def test_arrays_become_a_graph_without_types():
     x = np.ones((4, 3), np.float32)
     graph = graph_from_arrays(
         np.array([[0, 1, 1], [2, 0, 1]]),
@@ -50,7 +50,7 @@ def test_edges_in_every_form(edges):
     assert table.src_keys.flags.c_contiguous
 
 
-def test_typed():
+def test_arrays_by_type_become_a_typed_graph():
     graph = graph_from_arrays(
         {WRITES: np.array([[0, 1], [1, 1]]), CITES: np.empty((2, 0), np.int64)},
         num_nodes={"venue": 2},

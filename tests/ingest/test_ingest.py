@@ -23,7 +23,7 @@ def test_files_by_path_and_by_string():
     assert read_graph(CORA).schema == read_graph(str(CORA)).schema
 
 
-def test_data_objects():
+def test_read_graph_takes_data_objects():
     data = Data(num_nodes=3, edge_index=torch.empty((2, 0), dtype=torch.int64))
     assert read_graph(data).schema == graph_from_data(data).schema
     hetero = HeteroData()
@@ -32,7 +32,7 @@ def test_data_objects():
     assert read_graph(hetero).nodes["paper"].num_nodes == 2
 
 
-def test_tables(tmp_path):
+def test_read_graph_takes_tables_by_file_or_folder(tmp_path):
     (tmp_path / "n.csv").write_text("id\n1\n")
     (tmp_path / "graph.json").write_text('{"nodes": {"a": {"files": "n.csv", "id": "id"}}}')
     assert read_graph(tmp_path / "graph.json").nodes["a"].num_nodes == 1
@@ -55,7 +55,7 @@ def test_folders_without_a_graph_are_refused(tmp_path):
         read_graph(tmp_path)
 
 
-def test_missing_files(tmp_path):
+def test_read_graph_names_missing_files(tmp_path):
     for name in ("a.npz", "a.json"):
         with pytest.raises(FormatError, match="is missing"):
             read_graph(tmp_path / name)
@@ -79,5 +79,5 @@ def test_arrow_is_imported_for_tables_only():
     assert done.stdout.strip() == "False"
 
 
-def test_public_names():
+def test_graph_from_arrays_is_public():
     assert graph_from_arrays(np.zeros((2, 1), int)).check().schema.is_homogeneous

@@ -287,7 +287,7 @@ def test_names_changed_by_a_round_trip_are_refused(tmp_path, graph):
     ("name", "num_nodes", "num_edges", "num_features", "num_train"),
     [("cora", 2708, 10858, 1433, 140), ("citeseer", 3327, 9464, 3703, 120)],
 )
-def test_planetoid(name, num_nodes, num_edges, num_features, num_train):
+def test_planetoid_files_have_their_known_sizes(name, num_nodes, num_edges, num_features, num_train):
     path = DATA / name / f"{name}.npz"
     if not path.exists():
         pytest.skip(f"needs {path}")

@@ -77,7 +77,7 @@ def pairs(graph, edge_type=RATES):
     return list(zip(edges.src_keys.tolist(), edges.dst_keys.tolist(), strict=True))
 
 
-def test_csv_tables(tables):
+def test_csv_tables_become_typed_features(tables):
     graph = tables.read()
     assert {t: table.num_nodes for t, table in graph.nodes.items()} == {"user": 3, "film": 2}
     assert {name: str(f) for name, f in graph.schema.nodes["user"].items()} == {
@@ -277,7 +277,7 @@ def test_dangling_edges_are_dropped_and_counted(tables, caplog):
     assert result.num_dropped == {RATES: 3}
 
 
-def test_parquet_tables(tables):
+def test_parquet_tables_keep_their_dtypes(tables):
     tables.write_parquet(
         "users.parquet",
         uid=pa.array([11, 7, 9], pa.int32()),
@@ -345,7 +345,7 @@ def test_parquet_batch_size_does_not_change_the_graph(tables, monkeypatch):
         (pa.array([[1.0], [2.0, 0.5], []]), "float32", [[1], [2, 0.5], []]),
     ],
 )
-def test_cast_converts(tables, values, dtype, wanted):
+def test_cast_converts_values_to_the_dtype(tables, values, dtype, wanted):
     tables.write_parquet("users.parquet", uid=[11, 7, 9], f=values)
     tables.nodes["user"] = {"files": "users.parquet", "id": "uid"}
     tables.feature("user", f={"column": "f", "dtype": dtype, "cast": True})
@@ -366,7 +366,7 @@ def test_cast_reads_whole_floats_of_csv_as_integers(tables):
         tables.read()
 
 
-def test_parquet_fill(tables):
+def test_fill_replaces_missing_values_of_parquet(tables):
     tables.write_parquet("users.parquet", uid=[11, 7, 9], age=[1, None, 3], name=["a", None, "c"], tags=[[1], None, []])
     tables.nodes["user"] = {"files": "users.parquet", "id": "uid"}
     tables.feature(
@@ -403,7 +403,7 @@ def test_parquet_fill(tables):
         ([None, None], {}, "has no value at users.parquet row 0"),
     ],
 )
-def test_parquet_refusals(tables, column_values, spec, message):
+def test_parquet_columns_that_do_not_fit_are_refused(tables, column_values, spec, message):
     tables.write_parquet("users.parquet", uid=[11, 9], f=column_values)
     tables.nodes["user"] = {"files": "users.parquet", "id": "uid", "features": {"f": {"column": "f", **spec}}}
     with pytest.raises(SchemaError, match=message):
@@ -496,7 +496,7 @@ def test_lines_are_counted_through_quoted_lines_and_later_files(tables, monkeypa
         tables.read()
 
 
-def test_damaged_files(tables):
+def test_damaged_table_files_are_named(tables):
     (tables.root / "bad.csv.gz").write_bytes(gzip.compress(RATINGS.encode() * 100)[:-20])
     (tables.root / "latin.csv").write_bytes("user,film,stars\n9,größe,1\n".encode("latin-1"))
     (tables.root / "cut.parquet").write_bytes(b"PAR1 and then nothing")
@@ -506,7 +506,7 @@ def test_damaged_files(tables):
             tables.read()
 
 
-def test_empty_tables(tables):
+def test_empty_tables_become_types_without_rows(tables):
     tables.write("users.csv", "uid,age,height,vip,part\n")
     tables.write("films.csv", "")
     tables.nodes["film"]["columns"] = ["id", "title", "a", "b"]
@@ -562,7 +562,7 @@ def test_paths_stay_in_the_folder(tmp_path, pattern):
         (lambda t: t.nodes.update(user=[]), SchemaError, "nodes.user is list; wanted a JSON object"),
     ],
 )
-def test_metadata_refusals(tables, change, error, message):
+def test_descriptions_that_do_not_fit_are_refused(tables, change, error, message):
     change(tables)
     with pytest.raises(error, match=message):
         tables.read()
@@ -609,7 +609,7 @@ def folder_with(tmp_path, name, files, metadata):
     return tmp_path
 
 
-def test_bitcoin_otc(tmp_path):
+def test_bitcoin_otc_has_its_known_sizes(tmp_path):
     metadata = {
         "nodes": {"account": {"files": "nodes.csv", "columns": ["id"], "id": "id"}},
         "edges": [
@@ -636,7 +636,7 @@ def test_bitcoin_otc(tmp_path):
     assert edges.features["time"].tolist() == [float(line[3]) for line in lines]
 
 
-def test_movielens(tmp_path):
+def test_movielens_has_its_known_sizes(tmp_path):
     metadata = {
         "nodes": {
             "user": {"from_edges": True, "id": "userId"},

@@ -151,7 +151,7 @@ def test_no_keys_have_no_dtype():
         (RaggedArray.from_strings(["a"]), "k is ragged"),
     ],
 )
-def test_keys_refuse(value, message):
+def test_values_that_are_no_keys_are_refused(value, message):
     with pytest.raises(SchemaError, match=message):
         as_keys(value, "k")
 

@@ -85,7 +85,7 @@ def test_rows_have_tables_of_their_own():
     assert entries[5:].tolist() == table_of([4.0, 0.0, 1.0, 1.0]).tolist()
 
 
-def test_literal_table():
+def test_an_alias_table_equals_one_written_by_hand():
     """Weights 1 and 3: half of the first place is the first edge's, all the rest is the second edge's."""
     assert [(int(e) >> 32, int(e) & 0xFFFFFFFF) for e in table_of([1.0, 3.0])] == [(2**31, 1), (2**32 - 1, 1)]
 

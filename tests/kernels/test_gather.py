@@ -121,7 +121,7 @@ def test_ragged_rows_equal_slicing(rng: np.random.Generator, rows: list[int], wi
 
 
 @pytest.mark.parametrize("ids,wanted", [([], -1), ([0, 3, 9], -1), ([0, 4], 1), ([10], 0), ([0, -1], 1), ([3, 7], 1)])
-def test_first_unowned(ids: list[int], wanted: int) -> None:
+def test_the_first_id_of_an_absent_part_is_found(ids: list[int], wanted: int) -> None:
     offsets, is_present = np.array([0, 4, 8, 10]), np.array([True, False, True])
     assert first_unowned(np.array(ids, np.int64), offsets, is_present) == wanted
 

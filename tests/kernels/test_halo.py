@@ -93,7 +93,7 @@ def test_rows_are_weighed_by_the_bits_of_their_chances(num_widths):
 
 
 @pytest.mark.parametrize("fanout", [-1, 0, 1, 3, 100])
-def test_chances_spread(fanout):
+def test_chances_spread_as_products_of_misses(fanout):
     rng = np.random.default_rng(2)
     indptr, indices = rows_of(rng, 40, 30)
     chances = rng.random(40) * (rng.random(40) < 0.7)

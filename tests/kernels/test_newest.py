@@ -11,7 +11,7 @@ from hopstream.kernels.lookups import WORD_BITS, find_newest, mark_nodes
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
 @settings(deadline=None)
-def test_newest_rows(found):
+def test_newest_rows_replace_those_of_marked_nodes(found):
     num_nodes, touched = found
     nodes = np.array(sorted(touched), np.int64)
     marks = np.zeros((num_nodes // WORD_BITS + 1, 2), np.uint64)

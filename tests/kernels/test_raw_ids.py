@@ -28,7 +28,7 @@ def strings_of(rng: np.random.Generator, count: int) -> list[str]:
     return ["".join(rng.choice(list("abé\0"), rng.integers(0, 6))) for _ in range(count)]
 
 
-def test_hashes(rng):
+def test_hashes_of_strings_equal_slow_ones(rng):
     strings = strings_of(rng, 50)
     column = RaggedArray.from_strings(strings)
     hashes = np.empty(50, np.uint64)
@@ -39,7 +39,7 @@ def test_hashes(rng):
 
 
 @pytest.mark.parametrize("num_bounds", [0, 1, 7])
-def test_ranges(rng, num_bounds):
+def test_strings_are_found_in_ranges_of_bounds(rng, num_bounds):
     strings, bounds = strings_of(rng, 80), sorted({*strings_of(rng, num_bounds)}, key=str.encode)
     column, bound_column = RaggedArray.from_strings(strings), RaggedArray.from_strings(bounds)
     found = np.empty(80, np.uint32)

@@ -46,7 +46,7 @@ def test_a_full_table_returns_where_it_stopped() -> None:
     assert slots.tolist() == [*range(8), -1, -1, -1, -1]
 
 
-def test_repeat_slots() -> None:
+def test_slots_are_repeated_by_count() -> None:
     out = np.full(8, -1, np.int64)
     assert repeat_slots(5, np.array([2, 0, 3], np.int32), out, 1) == 6
     assert out.tolist() == [-1, 5, 5, 7, 7, 7, -1, -1]

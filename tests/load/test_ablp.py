@@ -350,7 +350,7 @@ def test_a_graph_with_label_types_only_has_no_message_types(tmp_path):
         make(tmp_path / "parts")
 
 
-def test_unknown_types(stores):
+def test_unknown_supervision_types_are_refused(stores):
     with pytest.raises(UnknownNameError, match="unknown edge type"):
         make(stores[1], supervision=("user", "sells", "item"))
 

@@ -240,7 +240,7 @@ def test_a_label_given_twice_is_listed_twice(stores):
     assert batch.attributes[BUYS]["y_positive"].tolist() == [[0, 0, 0, 1], [0, 0, 1, 1]]
 
 
-def test_empty_rows(stores):
+def test_anchors_without_labels_have_empty_rows(stores):
     with make(stores[3], anchors=("user", [4, 1]), labels={BUYS: ([[], []], np.empty((2, 0), np.int64))}) as loader:
         (batch,) = loader
     assert [batch.attributes[BUYS][name].shape for name in ("y_positive", "y_negative")] == [(2, 0), (2, 0)]

@@ -38,8 +38,8 @@ DOORS = {
     DatasetSampler: (SamplerArguments, {"num_neighbors": [2]}),
     ExampleLoader: (ExampleArguments, {}),
     ExampleDataset: (ExampleArguments, {}),
-    random_walks: (WalkArguments, {"start": [0], "length": 2}),
-    walk_batches: (WalkArguments, {"start": [0], "length": 2}),
+    random_walks: (WalkArguments, {"start": [0], "walk_length": 2}),
+    walk_batches: (WalkArguments, {"start": [0], "walk_length": 2}),
 }
 WALKS = {random_walks, walk_batches}
 REFUSED = {

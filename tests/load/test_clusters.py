@@ -113,7 +113,7 @@ def test_appended_nodes_are_a_part(tmp_path: Path, graph):
     assert last == [80, 81, 82]
 
 
-def test_typed_graphs(tmp_path: Path):
+def test_clusters_of_typed_graphs_hold_nodes_of_all_types(tmp_path: Path):
     graph = make_typed_graph(np.random.default_rng(5))
     hopstream.write_parts(graph, tmp_path / "g", num_parts=3, method="hash")
     clusters = {"author": np.arange(25) % 3 * 2, "paper": np.arange(60) % 4}
@@ -166,7 +166,7 @@ def test_a_state_of_other_clusters_is_refused(stores, others):
         (None, {"time_attr": "time"}, SettingsError, "time_attr= is no option"),
     ],
 )
-def test_refusals(stores, clusters, options, error, message):
+def test_clusters_that_do_not_fit_are_refused(stores, clusters, options, error, message):
     with pytest.raises(error, match=message):
         ClusterLoader(stores[4], clusters, **options)
 

@@ -175,7 +175,7 @@ def test_readouts_point_at_their_nodes(files, graphs):
     assert torch.equal(batch["author"].batch[writes[0]], of)
 
 
-def test_chosen_features(files):
+def test_only_chosen_features_are_in_batches(files):
     options = {"node_features": {"paper": ["DT_FLOAT"]}, "edge_features": {}, "context_features": []}
     with ExampleLoader(files, 3, **options) as loader:
         batch = next(iter(loader))

@@ -113,6 +113,6 @@ def test_a_state_of_other_numbers_is_refused(stores):
         ((COUNTS, "paper"), {"disjoint": True}, SettingsError, "disjoint= is no option of HGTLoader: HGT sampling"),
     ],
 )  # fmt: skip
-def test_refusals(stores, arguments, options, error, message):
+def test_hgt_arguments_that_do_not_fit_are_refused(stores, arguments, options, error, message):
     with pytest.raises(error, match=message):
         HGTLoader(stores[3], *arguments, **options)

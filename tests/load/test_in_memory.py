@@ -72,7 +72,7 @@ def test_node_features_and_links_are_the_graphs_own_arrays(graph: Graph) -> None
     assert np.shares_memory(part.links[RATES].src_keys, graph.edges[RATES].src_keys)
 
 
-def test_homogeneous_data() -> None:
+def test_a_loader_takes_pygs_data() -> None:
     torch.manual_seed(0)
     data = Data(x=torch.randn(50, 8), edge_index=torch.randint(50, (2, 300)), y=torch.arange(50))
     with NeighborLoader(data, [5, 3], batch_size=10) as loader:
@@ -115,9 +115,9 @@ def test_typed_data_for_every_loader(tmp_path: Path) -> None:
     assert len(found[0]) > 4
 
 
-def test_walks(tmp_path: Path, graph: Graph) -> None:
+def test_walks_over_a_graph_in_memory_equal_those_over_its_folder(tmp_path: Path, graph: Graph) -> None:
     write_parts(graph, tmp_path / "g", num_parts=1, direction="both")
-    walks = [random_walks(s, "user", metapath=[RATES, (RATES, "in")], length=4) for s in (graph, tmp_path / "g")]
+    walks = [random_walks(s, "user", metapath=[RATES, (RATES, "in")], walk_length=4) for s in (graph, tmp_path / "g")]
     assert np.array_equal(*walks)
 
 
@@ -127,7 +127,7 @@ def test_one_store_serves_several_loaders(graph: Graph) -> None:
         assert len(list(plain)) == len(list(temporal)) > 2
 
 
-def test_refusals(tmp_path: Path, graph: Graph) -> None:
+def test_options_of_folders_are_refused_for_a_graph_in_memory(tmp_path: Path, graph: Graph) -> None:
     with pytest.raises(SettingsError, match=r"^verify is 'full', but the source is a graph in memory; leave it out"):
         node_loader(graph, verify="full")
     node_loader(graph, cache_bytes="1MB", store_settings=StoreSettings()).close()  # no effect, as with a folder

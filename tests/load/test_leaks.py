@@ -170,13 +170,13 @@ def test_walks_follow_the_only_type_that_holds_no_labels(tmp_path_factory):
     src, dst = np.random.default_rng(3).integers(0, 60, (2, 300))
     graph = Graph(nodes={"p": NodeTable(num_nodes=60)}, edges={KNOWS: EdgeTable(src_keys=src, dst_keys=dst)})
     held = hold_out_links(split_links(graph, by="pair", val=0.4), supervision_type=WILL_KNOW)
-    walks = random_walks(write(tmp_path_factory, held), None, length=4)
+    walks = random_walks(write(tmp_path_factory, held), None, walk_length=4)
     edges = held.edges[KNOWS]
     known = set(zip(edges.src_keys.tolist(), edges.dst_keys.tolist(), strict=True))
     steps = {(a, b) for walk in walks.tolist() for a, b in pairwise(walk) if b >= 0}
     assert steps and steps <= known
     with pytest.raises(SettingsError, match="say which to follow"):
-        random_walks(write(tmp_path_factory, replace(held, label_types={})), None, length=4)
+        random_walks(write(tmp_path_factory, replace(held, label_types={})), None, walk_length=4)
 
 
 @pytest.mark.parametrize("edge_type", [RATES, WILL])

@@ -71,7 +71,7 @@ def pairs_of(batch):
 # Content of a batch
 
 
-def test_links_alone(small):
+def test_links_without_negatives_start_from_their_ends(small):
     """The ends come first, sources before destinations, each node once."""
     batch = first_batch(small)
     assert batch.n_id.tolist() == [0, 2, 1, 3, 5, 4]
@@ -129,7 +129,7 @@ def test_labels_may_have_several_columns(small):
     assert batch.edge_label.tolist() == [[1, 2], [3, 4], [5, 6], [0, 0], [0, 0]]
 
 
-def test_triplets(small):
+def test_triplets_have_indices_of_sources_positives_and_negatives(small):
     batch = first_batch(small, neg_sampling="triplet")
     assert batch.n_id[batch.src_index].tolist() == [0, 2, 0]
     assert batch.n_id[batch.dst_pos_index].tolist() == [1, 3, 3]

@@ -353,7 +353,7 @@ def test_every_option_is_part_of_the_state(timed, before, after, name):
         ({**TIMED, "input_time": ["now"] * 60}, "^input_time is <U3; times are integers"),
         (
             {**TIMED, "input_time": np.zeros(60, "M8[s]")},
-            r"^input_time is datetime64\[s\]; a dataset does not keep the unit of its times: convert",
+            r"^input_time is datetime64\[s\], and the dataset states no unit of its times; write it with time_unit=",
         ),
         (
             {**TIMED, "input_time": np.full(60, 2**63, np.uint64)},
@@ -366,6 +366,46 @@ def test_every_option_is_part_of_the_state(timed, before, after, name):
 def test_wrong_options_are_refused(timed, options, message):
     with pytest.raises(SettingsError, match=message):
         numpy_loader(timed[1][1], 0, options)
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    """A cycle of four nodes, whose edges have times in seconds."""
+    times = np.array(["2020-01-01T00:00:01", "2020-01-02", "2020-01-03", "2020-01-04"], "M8[s]").view(np.int64)
+    edges = EdgeTable(src_keys=np.arange(4), dst_keys=np.array([1, 2, 3, 0]), features={"time": times})
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=4)}, edges={EDGE: edges}).check()
+    return local_store(graph, tmp_path_factory.mktemp("dated") / "d", 2, time_attr="time", time_unit="s")
+
+
+@pytest.mark.parametrize("unit", ["D", "h", "s", "ms", "ns"])
+def test_datetimes_of_any_unit_become_seed_times_in_the_datasets_unit(dated, unit):
+    times = np.array(["2020-01-01", "2020-01-02", "2020-01-02", "2020-01-04"], f"M8[{unit}]")
+    batch = only_batch(dated, [1], [1, 2, 3, 0], **TIMED, input_time=times)
+    assert batch.seed_time.tolist() == times.astype("M8[s]").view(np.int64).tolist()
+    assert sorted(batch.e_id.tolist()) == [1, 3]  # the first edge is a second too late, the third a day
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (
+            ["2020-01-01", "2020-01-02T00:00:00.5"],
+            r"^input_time\[1\] is 2020-01-02T00:00:00.500; wanted a whole number",
+        ),
+        (["NaT", "2020-01-02T00:00:00"], r"^input_time\[0\] is NaT; wanted a whole number"),
+    ],
+)
+def test_datetimes_that_are_no_whole_seconds_are_refused(dated, times, message):
+    with pytest.raises(SettingsError, match=message):
+        NeighborLoader(dated, [1], [1, 2], **TIMED, input_time=np.array(times, "M8[ms]"))
+
+
+def test_datetimes_beyond_the_units_range_are_refused(tmp_path):
+    edges = EdgeTable(src_keys=np.arange(2), dst_keys=np.arange(2), features={"time": np.arange(2)})
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=2)}, edges={EDGE: edges}).check()
+    store = local_store(graph, tmp_path / "d", 1, time_attr="time", time_unit="ns")
+    with pytest.raises((SettingsError, OverflowError), match="2500"):
+        NeighborLoader(store, [1], [0, 1], **TIMED, input_time=np.array(["2500-01-01", "2020-01-01"], "M8[s]"))
 
 
 def test_seeds_without_time_are_refused(timed, letters):

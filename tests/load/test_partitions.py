@@ -68,7 +68,7 @@ def test_parts_hold_the_graph(typed, direction):
     assert all(sorted(keys) == list(range(150)) for keys in seen.values())
 
 
-def test_data(plain):
+def test_a_part_becomes_pygs_data(plain):
     graph, root = plain
     num_edges = 0
     for number in range(3):
@@ -101,7 +101,7 @@ def cut_edges(graph, root):
     return book.part_of(NODE, table.src_keys) != book.part_of(NODE, table.dst_keys)
 
 
-def test_hetero_data(typed):
+def test_a_part_becomes_pygs_hetero_data(typed):
     graph, root = typed
     part = hopstream.dataset.read_part(root, 1)
     data = part.to_hetero_data()
@@ -118,7 +118,7 @@ def test_hetero_data(typed):
         part.to_data()
 
 
-def test_features_alone(typed):
+def test_features_are_read_without_the_part(typed):
     _, root = typed
     feats, part = (
         hopstream.dataset.read_part_features(root, 2, direction="out"),
@@ -162,7 +162,7 @@ def test_loading_needs_no_torch(plain):
     [{"hops": 1}, {"hops": 1, "features": "all"}, {"hops": 0, "budget": 900}, {"hops": 1, "budget": 900}],
     ids=str,
 )
-def test_halo_nodes(tmp_path, halo):
+def test_a_part_has_the_nodes_of_its_halo(tmp_path, halo):
     graph, root = full_graph(2), tmp_path / "d"
     hopstream.write_parts(graph, root, **OPTIONS)
     hopstream.dataset.add_halo(root, **halo)

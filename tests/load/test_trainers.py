@@ -48,7 +48,7 @@ def test_lightning_trains_alike_from_memory_and_from_servers(folder: Path, serve
         assert torch.equal(near_weights, far_weights)
 
 
-def test_accelerate_trains() -> None:
+def test_accelerate_trains_with_a_loader() -> None:
     accelerate.utils.set_seed(4)
     accelerator, learner = accelerate.Accelerator(cpu=True), NodeModule()
     with (

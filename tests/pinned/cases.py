@@ -154,7 +154,7 @@ def served_batches(case: str, folder: Path) -> list[Any]:
 def walks_of(mode: str, folder: Path) -> Any:
     """Three walks from every node."""
     name, options = test_walks.MODES[mode]
-    return hopstream.random_walks(folder / f"walks-{name}", None, **options, num_walks=3, rng_seed=6)
+    return hopstream.random_walks(folder / f"walks-{name}", None, **options, walks_per_node=3, rng_seed=6)
 
 
 def exported_files(folder: Path, out: Path) -> dict[str, Any]:

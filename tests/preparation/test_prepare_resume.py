@@ -69,7 +69,7 @@ def check_done(folder: Path) -> None:
 @pytest.mark.parametrize(
     "num_kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)]
 )
-def test_killed_repeatedly(folder: Path, num_kills: int):
+def test_a_preparation_killed_repeatedly_is_the_same(folder: Path, num_kills: int):
     kill_again_and_again(
         PROGRAM, [folder / "tables", folder / "got", 2 if num_kills > 1 else 0], num_kills=num_kills, max_lines=80,
         check=lambda: check_done(folder), again=lambda: shutil.rmtree(folder / "got"),

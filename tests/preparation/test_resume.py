@@ -199,7 +199,7 @@ def test_a_killed_job_resumes(verb: Verb, folder: Path):
 
 
 @pytest.mark.soak
-def test_twenty_kills(verb: Verb, folder: Path):
+def test_a_job_killed_twenty_times_is_the_same(verb: Verb, folder: Path):
     """Workers are killed with the job, at random moments."""
     kill_again_and_again(
         PROGRAM, [folder, 2, verb.name], num_kills=20, max_lines=verb.max_lines,

@@ -173,6 +173,6 @@ def test_a_layer_that_does_not_fit_in_memory_says_so(stores):
         ({"paper": 3}, SettingsError, r"num_samples\['paper'\] is 3; give one number per hop"),
     ],
 )
-def test_refusals(graph, num_samples, error, message):
+def test_hgt_plans_that_do_not_fit_are_refused(graph, num_samples, error, message):
     with pytest.raises(error, match=message):
         plan_hgt(graph.schema, num_samples, "paper", "in", wants_edge_ids=False)

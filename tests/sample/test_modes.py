@@ -147,14 +147,14 @@ STAR = [(2, 0), (3, 0), (2, 1), (4, 2)]
 """0 and 1 share the neighbour 2, and 4 leads to it."""
 
 
-def test_directional(asker: Asker) -> None:
+def test_directional_subgraphs_hold_each_node_once_in_order_of_hops(asker: Asker) -> None:
     """Seeds come first, then the nodes of each hop; a node comes once, however often it is found."""
     found = asker.ask(STAR, [0, 1], [-1, -1])
     assert found.nodes == [0, 1, 2, 3, 4]
     assert found.edges == [(2, 0, 0), (3, 0, 1), (2, 1, 2), (4, 2, 3)]
 
 
-def test_disjoint(asker: Asker) -> None:
+def test_disjoint_subgraphs_grow_a_tree_per_seed(asker: Asker) -> None:
     """Every seed grows a tree of its own, so 2 and 4 occur twice, and so does the edge between them."""
     found = asker.ask(STAR, [0, 1], [-1, -1], disjoint=True)
     assert found.nodes == [(0, 0), (1, 1), (0, 2), (0, 3), (1, 2), (0, 4), (1, 4)]
@@ -173,7 +173,7 @@ TIMED = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 3, 25), (5, 3, 20)]
 """Sources, destinations and times; they need not be sorted."""
 
 
-def test_temporal(asker: Asker) -> None:
+def test_temporal_subgraphs_hold_no_edge_after_the_trees_time(asker: Asker) -> None:
     """Node 0 at the times 20 and 30: edges come in order of time, none later than the time of its tree."""
     found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], time_attr="time")
     assert found.nodes == [(0, 0), (1, 0), (0, 2), (0, 3), (1, 2), (1, 3), (1, 1), (0, 5), (1, 5), (1, 4)]
@@ -185,7 +185,7 @@ def test_temporal(asker: Asker) -> None:
     ]
 
 
-def test_temporal_exclusive(asker: Asker) -> None:
+def test_exclusive_time_leaves_out_edges_at_the_trees_time(asker: Asker) -> None:
     """An event at exactly the tree's time is not seen either."""
     options = {"time_attr": "time", "time_inclusive": False}
     found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], **options)
@@ -219,7 +219,7 @@ def test_edge_types_without_times_are_seen_at_any_time(asker: Asker) -> None:
     assert found.edges == {BUYS: [(0, 0, 0)], like: [(1, 0, 0)]}
 
 
-def test_last(asker: Asker) -> None:
+def test_last_takes_the_latest_edges_oldest_first(asker: Asker) -> None:
     """The latest edges that a tree may see, oldest first."""
     edges = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 0, 40)]
     options = {"columns": ["time"], "time_attr": "time", "strategies": {EDGE: "last"}}
@@ -230,21 +230,21 @@ def test_last(asker: Asker) -> None:
 WEIGHTED = [(1, 0, 0.5), (2, 0, 0.0), (3, 0, 2.0), (4, 0, 0.5), (5, 0, 1.0)]
 
 
-def test_weighted(asker: Asker) -> None:
+def test_weighted_draws_never_take_weight_zero(asker: Asker) -> None:
     """No more than four have weight, so four come, in stored order; weight 0 is never drawn."""
     options = {"columns": ["weight"], "strategies": {EDGE: "weighted"}}
     assert asker.ask(WEIGHTED, [0], [5], **options).edges == [(1, 0, 0), (3, 0, 2), (4, 0, 3), (5, 0, 4)]
     assert asker.ask([(1, 0, 0.0), (2, 0, 7.0)], [0], [3], replace=True, **options).edges == [(2, 0, 1)] * 3
 
 
-def test_top_k(asker: Asker) -> None:
+def test_top_k_takes_the_heaviest_edges_first(asker: Asker) -> None:
     """The heaviest edges come first, equal weights in stored order."""
     options = {"columns": ["weight"], "strategies": {EDGE: "top_k"}}
     assert asker.ask(WEIGHTED, [0], [3], **options).edges == [(3, 0, 2), (5, 0, 4), (1, 0, 0)]
     assert len(asker.ask(WEIGHTED, [0], [9], **options).edges) == 4
 
 
-def test_labor(asker: Asker) -> None:
+def test_labor_chooses_common_neighbours_alike(asker: Asker) -> None:
     """Nodes with common neighbours choose the same ones, so a batch holds fewer nodes."""
     edges = [(neighbor, node) for node in (0, 1) for neighbor in range(2, 12)]
     found = asker.ask(edges, [0, 1], [3], strategies={EDGE: "labor"}, labor=LaborSeeds(first=5))
@@ -267,7 +267,7 @@ def test_labor_with_one_variate_for_all_hops(asker: Asker) -> None:
     assert [src for src, dst, _ in hops.edges if dst == 12] == [src for src, dst, _ in found.edges if dst == 12]
 
 
-def test_excluded(asker: Asker) -> None:
+def test_excluded_edges_and_their_parallels_are_not_followed(asker: Asker) -> None:
     """A predicted edge and its parallels are not followed, and the count is filled from other edges."""
     edges = [(1, 0), (2, 0), (1, 0), (3, 0), (0, 1)]
     assert asker.ask(edges, [0], excluded={EDGE: [(1, 0)]}).edges == [(2, 0, 1), (3, 0, 3)]
@@ -275,7 +275,7 @@ def test_excluded(asker: Asker) -> None:
     assert asker.ask(edges, [0, 1], excluded={EDGE: [(1, 0)]}).edges == [(2, 0, 1), (3, 0, 3), (0, 1, 4)]
 
 
-def test_bidirectional(asker: Asker) -> None:
+def test_bidirectional_subgraphs_hold_each_edge_both_ways(asker: Asker) -> None:
     """Each edge also the other way, under its own id; 0 and 3 are joined both ways already."""
     edges = [(1, 0), (2, 0), (2, 0), (3, 0), (0, 3), (0, 0)]
     found = asker.ask(edges, [0, 3], subgraph_type="bidirectional")
@@ -314,14 +314,14 @@ def test_bidirectional_looks_up_no_edge_of_the_future(asker: Asker) -> None:
 TRIANGLE = [(1, 0), (2, 0), (1, 2), (3, 2), (0, 1), (2, 1)]
 
 
-def test_induced(asker: Asker) -> None:
+def test_induced_subgraphs_hold_all_edges_among_their_nodes(asker: Asker) -> None:
     """0 finds 1 and 2; all edges among the three come, by destination; 3 was not found."""
     found = asker.ask(TRIANGLE, [0], subgraph_type="induced")
     assert found.nodes == [0, 1, 2]
     assert found.edges == [(1, 0, 0), (2, 0, 1), (0, 1, 4), (2, 1, 5), (1, 2, 2)]
 
 
-def test_induced_disjoint(asker: Asker) -> None:
+def test_induced_trees_hold_only_their_own_edges(asker: Asker) -> None:
     """Edges join nodes of one tree: tree 1 found 1 and 3 from 2, and has none of 0's."""
     found = asker.ask(TRIANGLE, [0, 2], subgraph_type="induced", disjoint=True)
     assert found.nodes == [(0, 0), (1, 2), (0, 1), (0, 2), (1, 1), (1, 3)]
@@ -334,7 +334,7 @@ def test_induced_disjoint(asker: Asker) -> None:
     ]
 
 
-def test_induced_heterogeneous(asker: Asker) -> None:
+def test_induced_typed_subgraphs_hold_edges_that_no_op_follows(asker: Asker) -> None:
     """No op follows the buyers of item 1, yet its edges from both found users are there."""
     edges = {BUYS: [(0, 0), (1, 0), (1, 1), (0, 1), (2, 1)], BOUGHT: [(0, 0), (1, 1)]}
     found = asker.ask(edges, {"item": [0]}, {BUYS: [-1, 0], BOUGHT: [0, -1]}, subgraph_type="induced")

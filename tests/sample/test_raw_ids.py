@@ -145,4 +145,4 @@ def test_walks_start_from_raw_ids(tmp_path):
     names = RaggedArray.from_strings(["a", "b", "c"])
     ring = hopstream.graph_from_arrays(np.array([[0, 1, 2], [1, 2, 0]]), node_features={"raw_id": names})
     hopstream.write_parts(ring, tmp_path / "ring", num_parts=1, method="hash", direction="out")
-    assert hopstream.random_walks(tmp_path / "ring", ["c", "a"], length=2).tolist() == [[2, 0, 1], [0, 1, 2]]
+    assert hopstream.random_walks(tmp_path / "ring", ["c", "a"], walk_length=2).tolist() == [[2, 0, 1], [0, 1, 2]]

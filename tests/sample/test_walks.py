@@ -90,15 +90,15 @@ def test_a_walk_on_a_ring_goes_round(tmp_path: Path) -> None:
         edges={TO: EdgeTable(src_keys=np.append(ring, 4), dst_keys=np.append((ring + 1) % 4, 0))},
     ).check()
     write_parts(graph, tmp_path / "ring", num_parts=2, method="hash", direction="both")
-    assert random_walks(tmp_path / "ring", [0, 4], length=5).tolist() == [[0, 1, 2, 3, 0, 1], [4, 0, 1, 2, 3, 0]]
-    walks = random_walks(tmp_path / "ring", [2, 4], length=3, direction="in", num_walks=2)
+    assert random_walks(tmp_path / "ring", [0, 4], walk_length=5).tolist() == [[0, 1, 2, 3, 0, 1], [4, 0, 1, 2, 3, 0]]
+    walks = random_walks(tmp_path / "ring", [2, 4], walk_length=3, direction="in", walks_per_node=2)
     assert walks.tolist()[2:] == [[4, -1, -1, -1], [4, -1, -1, -1]]
     assert {tuple(walk) for walk in walks[:2].tolist()} <= {(2, 1, 0, 3), (2, 1, 0, 4)}
 
 
 def test_uniform_walks_equal_the_naive_reference(store: Store) -> None:
     starts = [3, 0, 6, 0, 5]
-    walks = random_walks(store, starts, length=6, num_walks=3, rng_seed=RNG_SEED)
+    walks = random_walks(store, starts, walk_length=6, walks_per_node=3, rng_seed=RNG_SEED)
     wanted = [
         naive_walks.uniform_walk(edges_of(False), start, 3 * row + walk, 6, RNG_SEED, "node__to__node")
         for row, start in enumerate(starts)
@@ -109,17 +109,17 @@ def test_uniform_walks_equal_the_naive_reference(store: Store) -> None:
 
 def test_walks_are_pinned(store: Store) -> None:
     """Walks of a given seed must not change between versions."""
-    options = {"length": 5, "rng_seed": 1}
+    options = {"walk_length": 5, "rng_seed": 1}
     assert random_walks(store, [0, 3], **options).tolist() == PINNED["uniform"]
     assert random_walks(store, [0, 3], weight_attr="w", **options).tolist() == PINNED["weighted"]
     assert random_walks(store, [0, 3], p=0.25, q=4.0, **options).tolist() == PINNED["node2vec"]
-    assert random_walks(store, [0, 3], restart_probability=0.5, **options).tolist() == PINNED["restarting"]
+    assert random_walks(store, [0, 3], restart_prob=0.5, **options).tolist() == PINNED["restarting"]
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_first_order_transitions_follow_the_law(store: Store, is_weighted: bool) -> None:
     options = {"weight_attr": "w"} if is_weighted else {}
-    walks = random_walks(store, None, length=4, num_walks=1500, rng_seed=RNG_SEED, **options)
+    walks = random_walks(store, None, walk_length=4, walks_per_node=1500, rng_seed=RNG_SEED, **options)
     counts: dict[object, Counter] = {}
     for step in range(4):
         for origin, target in walks[:, step : step + 2].tolist():
@@ -141,7 +141,7 @@ def test_second_order_transitions_follow_the_law(
     monkeypatch.setattr(walk_memory, "FIRST_CANDIDATES", num_candidates)
     monkeypatch.setattr(walk_memory, "READ_COST", read_cost)
     options = {"weight_attr": "w"} if is_weighted else {}
-    walks = random_walks(store, None, length=3, num_walks=1500, p=p, q=q, rng_seed=RNG_SEED, **options)
+    walks = random_walks(store, None, walk_length=3, walks_per_node=1500, p=p, q=q, rng_seed=RNG_SEED, **options)
     counts: dict[object, Counter] = {}
     for step in (1, 2):
         for previous, current, target in walks[:, step - 1 : step + 2].tolist():
@@ -154,7 +154,7 @@ def test_second_order_transitions_follow_the_law(
 
 @pytest.mark.parametrize("q", [1.0, 2.0])
 def test_large_steps_are_taken_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch, q: float) -> None:
-    options = {"length": 4, "num_walks": 20, "p": 0.1, "q": q, "weight_attr": "w"}
+    options = {"walk_length": 4, "walks_per_node": 20, "p": 0.1, "q": q, "weight_attr": "w"}
     monkeypatch.setattr(walk_memory, "FIRST_CANDIDATES", 2)
     wanted = random_walks(store, None, **options)
     pieces = [("MAX_EDGES_READ", 1), ("MAX_EDGES_READ", 23), ("MAX_CANDIDATES", 1), ("MAX_CANDIDATES", 50)]
@@ -183,7 +183,7 @@ def test_edges_are_read_node_by_node_where_two_have_too_many(store: Store, monke
     monkeypatch.setattr(walk_memory, "READ_COST", 0.0)
     monkeypatch.setattr(walk_memory, "MAX_EDGES_READ", 1)
     asked = record_requests(store, monkeypatch)
-    random_walks(store, None, length=3, num_walks=20, p=0.1, q=2.0)
+    random_walks(store, None, walk_length=3, walks_per_node=20, p=0.1, q=2.0)
     assert {len(request.ids) for request in asked if request.count == -1} == {1}
 
 
@@ -194,7 +194,7 @@ def test_edges_that_cost_too_much_are_read_after_the_last_round(
     """Nodes 2 and 3 have no edge to 1; the first rounds of walks over mapped parts make no request."""
     monkeypatch.setattr(walk_memory, "READ_COST", 1e9)
     asked = record_requests(store, monkeypatch)
-    random_walks(store, [1] * 20, length=2, p=1e-12, rng_seed=RNG_SEED, weight_attr=weight_attr)
+    random_walks(store, [1] * 20, walk_length=2, p=1e-12, rng_seed=RNG_SEED, weight_attr=weight_attr)
     rounds = [8, *(8 << turn for turn in range(walk_memory.MAX_ROUNDS - 1))]
     wanted = rounds[walk_memory.ROUNDS_AT_ONCE :] if weight_attr is None else [8, *rounds]
     assert [request.count for request in asked] == [*wanted, -1]
@@ -218,8 +218,8 @@ def test_walks_over_mapped_parts_equal_those_with_candidate_requests(
     grown_folder: Path, monkeypatch: pytest.MonkeyPatch, p: float, q: float, direction: str
 ) -> None:
     """With and without an index of rows, in one call for many steps or for few, with and without restarts."""
-    for restart_probability in (0.0, 0.2):
-        options = {"length": 9, "p": p, "q": q, "direction": direction, "restart_probability": restart_probability}
+    for restart_prob in (0.0, 0.2):
+        options = {"walk_length": 9, "p": p, "q": q, "direction": direction, "restart_prob": restart_prob}
         with monkeypatch.context() as patch:
             patch.setattr(walk_memory, "ROUNDS_AT_ONCE", 0)
             wanted = random_walks(grown_folder, None, **options)
@@ -238,12 +238,12 @@ def test_walks_over_mapped_parts_equal_those_with_candidate_requests(
 def test_rounds_end_without_accepted_candidates(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """However expensive reading is, it ends: rejection would take 1e12 turns at p = 1e-12."""
     monkeypatch.setattr(walk_memory, "READ_COST", 1e9)
-    walks = random_walks(store, [2] * 50, length=2, p=1e-12, rng_seed=RNG_SEED)
+    walks = random_walks(store, [2] * 50, walk_length=2, p=1e-12, rng_seed=RNG_SEED)
     assert {tuple(walk[1:]) for walk in walks.tolist() if walk[1] == 4} == {(4, 2)}
 
 
 def test_restarts_lead_to_the_start_with_their_chance(store: Store) -> None:
-    walks = random_walks(store, [3] * 4000, length=4, restart_probability=0.3, rng_seed=RNG_SEED)
+    walks = random_walks(store, [3] * 4000, walk_length=4, restart_prob=0.3, rng_seed=RNG_SEED)
     # From 3, edges lead to 0 and 4 only, so a step from 3 to 3 is a restart.
     is_at_start = walks[:, 0] == walks[:, 1]
     sigma = math.sqrt(4000 * 0.3 * 0.7)
@@ -254,38 +254,40 @@ def test_restarts_lead_to_the_start_with_their_chance(store: Store) -> None:
 
 def test_a_restart_forgets_where_the_walk_came_from(store: Store) -> None:
     """From node 3, p = 1e-9 leads back to the previous node; after a restart there is none."""
-    walks = random_walks(store, [3] * 3000, length=3, p=1e-9, restart_probability=0.5, rng_seed=RNG_SEED)
+    walks = random_walks(store, [3] * 3000, walk_length=3, p=1e-9, restart_prob=0.5, rng_seed=RNG_SEED)
     after = Counter(int(walk[3]) for walk in walks if walk[1] == 0 and walk[2] == 3 and walk[3] != 3)
     assert after[0] > 0 and after[4] > 0, f"rng_seed = {RNG_SEED}: {after}"
 
 
-@pytest.mark.parametrize("options", [{}, {"weight_attr": "w"}, {"p": 0.3, "q": 3.0}, {"restart_probability": 0.2}])
+@pytest.mark.parametrize("options", [{}, {"weight_attr": "w"}, {"p": 0.3, "q": 3.0}, {"restart_prob": 0.2}])
 def test_batches_are_the_walks_piece_by_piece(store: Store, options: dict) -> None:
-    wanted = random_walks(store, [0, 1, 2, 3, 4], length=5, num_walks=3, rng_seed=9, **options)
-    batches = list(walk_batches(store, [0, 1, 2, 3, 4], length=5, num_walks=3, rng_seed=9, batch_size=4, **options))
+    wanted = random_walks(store, [0, 1, 2, 3, 4], walk_length=5, walks_per_node=3, rng_seed=9, **options)
+    batches = list(
+        walk_batches(store, [0, 1, 2, 3, 4], walk_length=5, walks_per_node=3, rng_seed=9, batch_size=4, **options)
+    )
     assert [len(batch) for batch in batches] == [4, 4, 4, 3]
     assert np.array_equal(np.concatenate(batches), wanted)
 
 
 def test_starts_beyond_the_last_tree_draw_new_walks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walks_module, "MAX_TREES", 8)
-    walks = random_walks(store, [0] * 24, length=6, batch_size=8)
-    assert np.array_equal(np.concatenate(list(walk_batches(store, [0] * 24, length=6, batch_size=5))), walks)
+    walks = random_walks(store, [0] * 24, walk_length=6, batch_size=8)
+    assert np.array_equal(np.concatenate(list(walk_batches(store, [0] * 24, walk_length=6, batch_size=5))), walks)
     assert not np.array_equal(walks[:8], walks[8:16])
 
 
 def test_walks_from_a_split_and_from_all_nodes(store: Store) -> None:
-    assert random_walks(store, "train", length=1)[:, 0].tolist() == [1, 4]
-    assert random_walks(store, None, length=1)[:, 0].tolist() == list(range(7))
+    assert random_walks(store, "train", walk_length=1)[:, 0].tolist() == [1, 4]
+    assert random_walks(store, None, walk_length=1)[:, 0].tolist() == list(range(7))
 
 
 def test_a_metapath_is_followed_and_repeated(typed_folder: Path) -> None:
     """Author to paper, to the paper it cites; back along ``writes`` where the step says so."""
     walks = random_walks(typed_folder, [1, 2], metapath=[WRITES, CITES])
     assert walks.tolist() == [[1, 1, 2], [2, 3, -1]]
-    walks = random_walks(typed_folder, [2], metapath=[WRITES, (WRITES, "in")], length=5)
+    walks = random_walks(typed_folder, [2], metapath=[WRITES, (WRITES, "in")], walk_length=5)
     assert walks.tolist() == [[2, 3, 2, 3, 2, 3]]
-    walks = random_walks(typed_folder, [0, 2], metapath=[CITES], length=3)
+    walks = random_walks(typed_folder, [0, 2], metapath=[CITES], walk_length=3)
     assert walks.tolist() == [[0, 2, 3, -1], [2, 3, -1, -1]]
 
 
@@ -316,27 +318,30 @@ def test_an_opened_source_is_closed(typed_folder: Path, monkeypatch: pytest.Monk
 
 def test_a_given_store_stays_open(store: Store) -> None:
     for walk in (random_walks, walk_batches):
-        assert len(list(walk(store, [0], length=1))) == 1
+        assert len(list(walk(store, [0], walk_length=1))) == 1
     assert store.lookup("node", np.array([0])).tolist() == [0]
 
 
 ERRORS = [
-    ({}, "length is not given"),
-    ({"length": 0}, "length is 0"),
-    ({"length": 2.0}, "length is 2.0"),
-    ({"length": 2, "p": 0}, "p is 0; it must be a number above 0"),
-    ({"length": 2, "q": -1.0}, "q is -1.0"),
-    ({"length": 2, "q": math.inf}, "q is inf"),
-    ({"length": 2, "p": math.nan}, "p is nan"),
-    ({"length": 2, "restart_probability": 1.0}, "restart_probability is 1.0"),
-    ({"length": 2, "num_walks": 0}, "num_walks is 0"),
-    ({"length": 2, "batch_size": True}, "batch_size is True"),
-    ({"length": 2, "rng_seed": -1}, "rng_seed is -1"),
-    ({"length": 2, "direction": "both"}, "direction is 'both'"),
-    ({"length": 2, "weight_attr": "rating"}, "weight_attr is 'rating'; the dataset was written with weight_attr='w'"),
-    ({"length": 2, "metapath": []}, r"metapath is \[\]"),
-    ({"length": 2, "metapath": TO}, "give a list"),
-    ({"length": 2, "metapath": [(TO, "back")]}, "'in' or 'out'"),
+    ({}, "walk_length is not given"),
+    ({"walk_length": 0}, "walk_length is 0"),
+    ({"walk_length": 2.0}, "walk_length is 2.0"),
+    ({"walk_length": 2, "p": 0}, "p is 0; it must be a number above 0"),
+    ({"walk_length": 2, "q": -1.0}, "q is -1.0"),
+    ({"walk_length": 2, "q": math.inf}, "q is inf"),
+    ({"walk_length": 2, "p": math.nan}, "p is nan"),
+    ({"walk_length": 2, "restart_prob": 1.0}, "restart_prob is 1.0"),
+    ({"walk_length": 2, "walks_per_node": 0}, "walks_per_node is 0"),
+    ({"walk_length": 2, "batch_size": True}, "batch_size is True"),
+    ({"walk_length": 2, "rng_seed": -1}, "rng_seed is -1"),
+    ({"walk_length": 2, "direction": "both"}, "direction is 'both'"),
+    (
+        {"walk_length": 2, "weight_attr": "rating"},
+        "weight_attr is 'rating'; the dataset was written with weight_attr='w'",
+    ),
+    ({"walk_length": 2, "metapath": []}, r"metapath is \[\]"),
+    ({"walk_length": 2, "metapath": TO}, "give a list"),
+    ({"walk_length": 2, "metapath": [(TO, "back")]}, "'in' or 'out'"),
 ]
 
 
@@ -347,11 +352,11 @@ def test_invalid_walk_options_are_refused(store: Store, options: dict, message: 
 
 
 TYPED_ERRORS = [
-    ({"length": 2}, "say which to follow: metapath="),
-    ({"metapath": [WRITES], "length": 2}, "'paper', but the next step starts at 'author'; a repeated metapath"),
+    ({"walk_length": 2}, "say which to follow: metapath="),
+    ({"metapath": [WRITES], "walk_length": 2}, "'paper', but the next step starts at 'author'; a repeated metapath"),
     ({"metapath": [WRITES, WRITES]}, "make them the same"),
     ({"metapath": [WRITES, CITES], "p": 2.0}, "edge type between nodes of one type can use p and q"),
-    ({"metapath": [WRITES], "restart_probability": 0.5}, "only walks .* can use restart_probability"),
+    ({"metapath": [WRITES], "restart_prob": 0.5}, "only walks .* can use restart_prob"),
     ({"metapath": [CITES], "weight_attr": "w"}, "weight_attr is 'w'; the dataset was written with weight_attr=None"),
 ]
 
@@ -366,39 +371,39 @@ def test_unknown_types_and_starts_are_refused(store: Store, typed_folder: Path) 
     with pytest.raises(UnknownNameError, match="reviews"):
         random_walks(typed_folder, [0], metapath=[("author", "reviews", "paper")])
     with pytest.raises(UnknownNameError, match="test"):
-        random_walks(store, "test", length=2)
+        random_walks(store, "test", walk_length=2)
     with pytest.raises(IdRangeError, match=r"start\[1\] is 7"):
-        random_walks(store, [0, 7], length=2)
+        random_walks(store, [0, 7], walk_length=2)
     with pytest.raises(IdRangeError, match=r"start\[0\] is -1"):
-        random_walks(store, [-1], length=2)
+        random_walks(store, [-1], walk_length=2)
     for start in ([0.5], [[0]], 3, [True], {1}):
         with pytest.raises(SettingsError, match="start is"):
-            random_walks(store, start, length=2)
+            random_walks(store, start, walk_length=2)
     for walk in (random_walks, walk_batches):
         with pytest.raises(SettingsError, match="start is of type 'paper', and the first step goes from 'author'"):
             walk(typed_folder, ("paper", [0]), metapath=[WRITES])
 
 
 def test_numbers_of_numpy_make_the_same_walks(store: Store) -> None:
-    numbers = {"length": 4, "num_walks": 3, "rng_seed": RNG_SEED, "batch_size": 2}
+    numbers = {"walk_length": 4, "walks_per_node": 3, "rng_seed": RNG_SEED, "batch_size": 2}
     wanted = random_walks(store, [0, 3], **numbers)
     found = random_walks(store, [0, 3], **{name: np.int64(number) for name, number in numbers.items()})
     assert found.tolist() == wanted.tolist()
 
 
 def test_no_starts_make_no_walks(store: Store) -> None:
-    assert random_walks(store, [], length=2).shape == (0, 3)
-    assert list(walk_batches(store, [], length=2)) == []
+    assert random_walks(store, [], walk_length=2).shape == (0, 3)
+    assert list(walk_batches(store, [], walk_length=2)) == []
 
 
 def test_starts_are_given_as_seeds_are(store: Store, typed_folder: Path) -> None:
-    wanted = random_walks(store, [1, 4], length=3)
+    wanted = random_walks(store, [1, 4], walk_length=3)
     mask = np.isin(np.arange(7), [1, 4])
     for start in ("train", ("node", "train"), ("node", [1, 4]), mask, mask.tolist(), ("node", mask)):
-        assert random_walks(store, start, length=3).tolist() == wanted.tolist()
-    wanted = random_walks(store, np.arange(7), length=3)
+        assert random_walks(store, start, walk_length=3).tolist() == wanted.tolist()
+    wanted = random_walks(store, np.arange(7), walk_length=3)
     for start in (None, "node", ("node", None)):
-        assert random_walks(store, start, length=3).tolist() == wanted.tolist()
+        assert random_walks(store, start, walk_length=3).tolist() == wanted.tolist()
     wanted = random_walks(typed_folder, [0, 1, 2], metapath=[WRITES, CITES])
     for start in (None, "author", ("author", None), ("author", [0, 1, 2]), range(3)):
         assert random_walks(typed_folder, start, metapath=[WRITES, CITES]).tolist() == wanted.tolist()
@@ -411,8 +416,8 @@ def test_a_direction_missing_from_the_dataset_is_refused(tmp_path: Path) -> None
     ).check()
     write_parts(graph, tmp_path / "in", num_parts=1)
     with pytest.raises(SettingsError, match="in direction 'out', and the dataset holds 'in'"):
-        random_walks(tmp_path / "in", [0], length=1)
-    assert random_walks(tmp_path / "in", [1], length=1, direction="in").tolist() == [[1, 0]]
+        random_walks(tmp_path / "in", [0], walk_length=1)
+    assert random_walks(tmp_path / "in", [1], walk_length=1, direction="in").tolist() == [[1, 0]]
 
 
 PINNED = {

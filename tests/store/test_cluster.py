@@ -393,7 +393,7 @@ def test_a_remote_graph_is_refused_as_a_store() -> None:
     graph = hopstream.RemoteGraph("tcp://127.0.0.1:1")
 
     def walk(source: Any) -> object:
-        return hopstream.random_walks(source, [0], length=2)
+        return hopstream.random_walks(source, [0], walk_length=2)
 
     def share(source: Any) -> object:
         return hopstream.load.rank_nodes(source, rank=0, world_size=1)

@@ -31,10 +31,16 @@ def test_facts_survive_a_round_trip(typed_case: Case) -> None:
 
 def test_time_weight_and_neighbour_key_facts_survive_a_round_trip(typed_case: Case) -> None:
     facts = replace(
-        StoreFacts.of(typed_case.shared(), max_ids=9), time_attr="year", weight_attr="weight", has_neighbor_keys=True
-    )
-    got = StoreFacts.from_frame(carried(facts.to_frame()))
-    assert (got.time_attr, got.weight_attr, got.has_neighbor_keys) == ("year", "weight", True)
+        StoreFacts.of(typed_case.shared(), max_ids=9), time_attr="year", time_unit="D", weight_attr="weight",
+        has_neighbor_keys=True,
+    )  # fmt: skip
+    frame = carried(facts.to_frame())
+    got = StoreFacts.from_frame(frame)
+    assert (got.time_attr, got.time_unit, got.weight_attr, got.has_neighbor_keys) == ("year", "D", "weight", True)
+    with pytest.raises(
+        FormatError, match="time_unit is 'fortnight'; it must be one of D, h, m, s, ms, us, ns, or null"
+    ):
+        StoreFacts.from_frame(Frame({**frame.header, "time_unit": "fortnight"}, frame.arrays))
 
 
 def test_facts_without_time_fields_are_refused(typed_case: Case) -> None:

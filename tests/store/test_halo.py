@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
 from hopstream.schema import EDGE, NODE
@@ -88,6 +90,35 @@ def test_seeds_within_the_halo_need_no_remote_requests(served):
         assert counts[kind].halo_bytes == without[kind].remote_bytes > 0
         assert (counts[kind].halo_share, counts[kind].remote_ids, counts[kind].remote_bytes) == (1.0, 0, 0)
     assert_same(found, wanted)
+
+
+def test_features_of_edges_in_the_halo_need_no_request(tmp_path):
+    rng = np.random.default_rng(2)
+    lengths = rng.integers(0, 4, 900)
+    features = {
+        "weight": rng.random((900, 1)), "attr": rng.random((900, 3)).astype(np.float32), "flag": rng.random(900) < 0.5,
+        "tags": RaggedArray(rng.integers(0, 9, lengths.sum()), offsets_of(lengths)),
+        "name": RaggedArray.from_strings([f"edge {number}" for number in range(900)]),
+    }  # fmt: skip
+    edges = {EDGE: EdgeTable(src_keys=rng.integers(0, 120, 900), dst_keys=rng.integers(0, 120, 900), features=features)}
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=120)}, edges=edges).check()
+    options = {"num_parts": 3, "method": "random", "direction": "both", "weight_attr": "weight"}
+    hopstream.write_parts(graph, tmp_path / "d", **options)
+    dataset = open_dataset(tmp_path / "d")
+    with LocalStore(dataset, [1, 2]) as stored, StoreServer(stored) as server:
+        settings, found = StoreSettings(prefer_local=False, cache_bytes=0), {}
+        for halo in ("none", "node:*", "all"):
+            hopstream.dataset.add_halo(tmp_path / "d", hops=2, features=halo)
+            stores = [LocalStore(open_dataset(tmp_path / "d"), [0]), RemoteStore(server.location, settings)]
+            with RoutedStore(stores, settings) as store:
+                batches = batches_of(store, edge_features=list(features), weight_attr="weight")
+                found[halo] = [
+                    {name: np.asarray(getattr(c, "values", c)).tobytes() for name, c in b.edge_features[EDGE].items()}
+                    for b in batches
+                ]
+                assert (store.traffic()["fetch"].remote_requests == 0) == (halo == "all")
+    assert len(found["all"]) >= 2 and set(found["all"][0]) == set(features)
+    assert found["all"] == found["node:*"] == found["none"]
 
 
 def test_more_is_saved_with_more_copies(served):
@@ -177,7 +208,7 @@ def test_direct_requests_equal_those_without_a_halo(served):
         assert counts["fetch"].halo_ids > 200 and counts["sample"].halo_ids > 200
 
 
-def test_many_threads(served):
+def test_threads_that_share_a_halo_get_the_same_batches(served):
     with opened(served, hops=1, features="all") as store:
         wanted, found = batches_of(store), {}
 

@@ -123,10 +123,8 @@ class CountingStore(Store):
 
     def __init__(self, case: Case, parts: Sequence[int]) -> None:
         self._inner = case.shared(parts)
-        self.schema, self.book, self.directions = self._inner.schema, self._inner.book, self._inner.directions
-        self.dataset_id, self.graph_id, self.parts = self._inner.dataset_id, self._inner.graph_id, self._inner.parts
-        self.time_attr, self.weight_attr = self._inner.time_attr, self._inner.weight_attr
-        self.has_neighbor_keys = self._inner.has_neighbor_keys
+        self.take_facts(self._inner)
+        self.parts = self._inner.parts
         self.num_asked = 0
         self.asked: list[SampleRequest] = []
         self.failure: Exception | None = None

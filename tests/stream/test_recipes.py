@@ -84,6 +84,15 @@ def test_options_arrive_unchanged(options: dict[str, Any]) -> None:
     assert same(sent(options), options)
 
 
+@pytest.mark.parametrize("unit", ["D", "s", "ns"])
+def test_datetimes_arrive_unchanged(unit: str) -> None:
+    times = np.array(["2020-01-01", "1969-12-31"], f"M8[{unit}]")
+    assert same(sent({"input_time": times, "seeds": [1, 2]}), {"input_time": times, "seeds": [1, 2]})
+    assert same(sent({"input_time": times.astype(times.dtype.newbyteorder(">"))}), {"input_time": times})
+    with pytest.raises(SettingsError, match="cannot be sent to a server"):
+        encode_options({"input_time": times.astype("M8[M]")})
+
+
 @settings(max_examples=40)
 @given(options=st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
 def test_equal_options_have_equal_digests(options: dict[str, Any]) -> None:
@@ -217,6 +226,7 @@ def test_depth_has_a_bound_on_both_sides() -> None:
 
 MALFORMED = [
     {}, {"unknown": 1}, {"array": 1}, {"array": -1}, {"array": True}, {"array": "0"}, {"array": None}, {"array": [0]},
+    {"times": 0}, {"times": [0, "M"]}, {"times": [3, "s"]}, {"times": [-1, "s"]}, {"times": [0]}, {"times": [0, ["s"]]},
     {"float": "1.5"}, {"float": 1}, {"float": []}, {"tuple": 5}, {"tuple": None}, {"map": [[1]]}, {"map": [[1, 2, 3]]},
     {"map": [[[1], 2]]}, {"map": [[{"map": []}, 2]]}, {"map": [[{"array": 0}, 2]]}, {"map": 5}, {"map": {"a": 1}},
     {"record": "Links"}, {"record": "Links", "fields": 5}, {"record": "Links", "fields": {"no": 1}},

@@ -143,7 +143,7 @@ def test_too_many_names_are_refused(monkeypatch):
     assert decode_examples(records, ["n4"])["n4"].values.tolist() == [1]
 
 
-def test_no_messages():
+def test_no_messages_decode_to_empty_columns():
     assert decode_examples([]) == {}
     assert decode_examples([], ["a"])["a"].offsets.tolist() == [0]
 

@@ -62,7 +62,7 @@ def test_floats_have_the_digits_that_they_need():
         (b"x" * 100, "x" * 100, "'" + "x" * 58 + "…"),
     ],
 )
-def test_values(value, as_json, as_text):
+def test_values_are_shown_as_json_and_as_text(value, as_json, as_text):
     assert json_value(value) == as_json
     assert value_text(value, 2) == as_text
 

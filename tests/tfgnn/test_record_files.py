@@ -44,7 +44,7 @@ def test_records_in_any_order(files, rng, stretch):
             found.read(np.array([number]))
 
 
-def test_many_threads(files):
+def test_threads_read_the_same_records(files):
     found = RecordFiles(files, stretch=3)
     orders = [np.random.default_rng(seed).permutation(len(found)) for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:

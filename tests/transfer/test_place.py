@@ -165,7 +165,7 @@ def test_a_killed_placement_resumes(mag: Path, written, tmp_path: Path, how: str
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", ["copy", "move"])
-def test_twenty_kills(mag: Path, written, tmp_path: Path, how: str):
+def test_a_placement_killed_twenty_times_is_complete(mag: Path, written, tmp_path: Path, how: str):
     """Worker processes are killed with their parent, at random moments."""
     roots = (tmp_path / "a", tmp_path / "b")
 

@@ -10,7 +10,7 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.transfer.place import read_root_list, roots_of_list
 
 
-def test_uris_alone(tmp_path: Path):
+def test_a_list_of_uris_gives_each_root_a_share_of_the_parts(tmp_path: Path):
     path = tmp_path / "roots.txt"
     path.write_text("# one per machine\n\n/nfs/m0\n  s3://bucket/a#b # the second\n")
     listed = read_root_list(path)

@@ -265,7 +265,9 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
     "count",
     [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(1_000_000, marks=pytest.mark.soak)],
 )
-def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count: int) -> None:
+def test_mutated_messages_neither_stop_a_server_nor_change_answers(
+    folder: Path, near: LocalStore, tmp_path: Path, count: int
+) -> None:
     """Damaged messages of all kinds neither stop a server nor change the answers to others."""
     location = f"unix://{tmp_path}/socket"  # a port would have to remember too many closed connections
     with served(folder, tmp_path, location, "--patient") as server, Honest(server.location, near) as honest:

@@ -42,12 +42,12 @@ HEADERS = st.dictionaries(
 )
 
 
-def test_a_hello() -> None:
+def test_a_hello_has_the_bytes_of_the_protocol() -> None:
     assert encode_hello(None) == b"HOPS\x02\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00"
     assert encode_hello("secret") == b"HOPS\x02\x00\x06\x00\x00\x04\x00\x00\x00\x00\x00\x00secret"
 
 
-def test_a_welcome() -> None:
+def test_a_welcome_has_the_bytes_of_the_protocol() -> None:
     assert encode_welcome(Status.OK, "", 1 << 28, 64) == (
         b"HOPS\x02\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x00"
     )

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from hopstream.preparation.halo.costs import HaloCosts
     from hopstream.preparation.halo.run import HaloReport
 
-FEATURES_HELP = "features to copy: none, all, or type:feature and type:* joined by commas; with a budget, all"
+FEATURES_HELP = (
+    "features to copy: none, all, or type:feature and type:* joined by commas, with edge types as src__rel__dst; "
+    "with a budget, all of nodes"
+)
 BUDGET_HELP = (
     "copy features of the likeliest sampled rows, whatever their distance, up to this size per part, such as 2GiB"
 )

@@ -180,10 +180,10 @@ def _walk(folder: Path) -> None:
             list(loader)
     ways: list[dict[str, Any]] = [
         {}, {"p": 2.0, "q": 0.5}, {"p": 1e-3, "q": 1e3, "weight_attr": "weight"}, {"weight_attr": "weight"},
-        {"restart_probability": 0.2},
+        {"restart_prob": 0.2},
     ]  # fmt: skip
     for options in ways:
-        random_walks(folder / "timed", range(NUM_NODES), length=4, **options)
+        random_walks(folder / "timed", range(NUM_NODES), walk_length=4, **options)
     with closing(LocalStore(open_dataset(folder / "timed"))) as store:
         tables = store.tables(EDGE, store.directions[0])
         tables.long_rows.count(tables, MANY_EDGES)

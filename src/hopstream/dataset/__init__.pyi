@@ -29,6 +29,10 @@ from hopstream.ingest.chunking.run import ChunkReport as ChunkReport
 from hopstream.ingest.chunking.run import chunk_tables as chunk_tables
 from hopstream.ingest.transforms.saved import Transforms as Transforms
 from hopstream.ingest.transforms.saved import TypeTransforms as TypeTransforms
+from hopstream.load.partitions import PartEdges as PartEdges
+from hopstream.load.partitions import PartFeatures as PartFeatures
+from hopstream.load.partitions import Partition as Partition
+from hopstream.load.partitions import PartNodes as PartNodes
 from hopstream.load.partitions import read_part as read_part
 from hopstream.load.partitions import read_part_features as read_part_features
 from hopstream.preparation.append.run import append as append

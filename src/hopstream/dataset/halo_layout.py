@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -10,9 +10,10 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, open_array
 from hopstream.dataset.halo_record import Halo, cached_path, edge_column_names, edge_path, halo_root, node_path
 from hopstream.dataset.layout import Dataset, EdgeArrays
 from hopstream.dataset.paths import feature_paths
+from hopstream.dataset.stored_columns import weights_of
 from hopstream.dataset.verify import check_ascending
 from hopstream.errors import FormatError
-from hopstream.schema import Direction, EdgeType
+from hopstream.schema import Direction, EdgeType, FeatureSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +39,7 @@ class HaloArrays:
         part: Number of the part.
         node_ids: Node type to int64[n], ids of the nodes whose edges are copied, ascending; empty without ``hops``.
         node_keys: Node type to int64[n], the keys of these nodes.
-        edges: (edge type, direction) to the copied edges; ``features`` is empty.
+        edges: (edge type, direction) to the copied edges, with the copied features.
         edge_starts: (edge type, direction) to int64[n], the id of the first edge of each node.
         cached: Node type to the nodes with copied features.
     """
@@ -88,20 +89,22 @@ class _Opening:
         return ids
 
     def _edges(self, folder: PurePosixPath, edge_type: EdgeType, direction: Direction) -> EdgeArrays:
-        names = edge_column_names(self.dataset.manifest, edge_type, direction)
+        manifest, chosen = self.dataset.manifest, self.halo.edge_features.get(edge_type, ())
+        names = edge_column_names(manifest, edge_type, direction, chosen)
         columns = {name.removesuffix(".npy"): self._array(folder / name) for name in names}
         indptr = self._array(folder / "indptr.npy")
         if indptr[0] != 0 or indptr[-1] != len(columns["indices"]):
             raise FormatError(
                 f"{self.dataset.root / folder}/indptr.npy must ascend from 0 to {len(columns['indices'])}"
             )
+        features = self._columns(folder, manifest.schema.edges[edge_type], chosen)
         return EdgeArrays(
             indptr=indptr,
             indices=columns["indices"],
             keys=columns.get("key"),
-            features={},
+            features=features,
             times=columns.get("time"),
-            weights=columns.get("weight"),
+            weights=columns.get("weight", weights_of(features, manifest.weight_attr)),
             weight_sums=columns.get("weight_sums"),
             weight_order=columns.get("weight_order"),
             weight_alias=columns.get("weight_alias"),
@@ -109,13 +112,18 @@ class _Opening:
         )
 
     def _cached(self, folder: PurePosixPath, node_type: str) -> CachedArrays:
-        features = self.dataset.manifest.schema.nodes[node_type]
+        columns = self._columns(folder, self.dataset.manifest.schema.nodes[node_type], self.halo.features[node_type])
+        return CachedArrays(ids=self._ids(folder, node_type), keys=self._array(folder / "key.npy"), features=columns)
+
+    def _columns(
+        self, folder: PurePosixPath, features: Mapping[str, FeatureSchema], names: Iterable[str]
+    ) -> dict[str, Column]:
         columns: dict[str, Column] = {}
-        for name in self.halo.features[node_type]:
+        for name in names:
             values, *offsets = map(self._array, feature_paths(folder, name, features[name]))
             columns[name] = RaggedArray(values, offsets[0], features[name].is_string) if offsets else values
             if offsets and (offsets[0][0] != 0 or offsets[0][-1] != len(values)):
                 raise FormatError(
                     f"{self.dataset.root / folder}: offsets of {name} must ascend from 0 to {len(values)}"
                 )
-        return CachedArrays(ids=self._ids(folder, node_type), keys=self._array(folder / "key.npy"), features=columns)
+        return columns

@@ -6,18 +6,19 @@ without the halo can work together. The record has a fingerprint of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from hopstream.arrays import FileRecord
 from hopstream.dataset.book import ends_of, neighbor_dtype
 from hopstream.dataset.digests import content_digest
-from hopstream.dataset.paths import Contents, Expected, feature_paths, part_folder, path_name
+from hopstream.dataset.paths import Contents, Expected, expected_column, part_folder, path_name
 from hopstream.errors import FormatError
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
+T = TypeVar("T")
 MAX_GENERATION = 99_999
 
 
@@ -59,6 +60,7 @@ class Halo:
         generation: Number of the halo, part of its folders' names. A new halo is written before the old one is removed.
         hops: See ``HaloSettings``.
         features: Node type to the copied features.
+        edge_features: Edge type to the copied features, without types that have none.
         budget_bytes: Most bytes of features per part, or None to copy the features of all nodes within ``hops``.
         fanouts: See ``HaloSettings``.
         batch_size: See ``HaloSettings``.
@@ -70,6 +72,7 @@ class Halo:
     generation: int
     hops: int
     features: Mapping[str, tuple[str, ...]]
+    edge_features: Mapping[EdgeType, tuple[str, ...]]
     budget_bytes: int | None
     fanouts: tuple[int, ...]
     batch_size: int
@@ -105,10 +108,12 @@ class Halo:
         return {"halo_id": self.halo_id, **self._content_to_json(), "files": files}
 
     def _content_to_json(self) -> dict[str, Any]:
+        edge_features = [{"type": list(t), "names": list(names)} for t, names in self.edge_features.items()]
         return {
             "generation": self.generation,
             "hops": self.hops,
             "features": {t: list(names) for t, names in self.features.items()},
+            **({"edge_features": edge_features} if edge_features else {}),
             "budget_bytes": self.budget_bytes,
             "fanouts": list(self.fanouts),
             "batch_size": self.batch_size,
@@ -128,6 +133,10 @@ class Halo:
                 generation=_count(value["generation"], MAX_GENERATION),
                 hops=_count(value["hops"]),
                 features={str(t): tuple(map(str, names)) for t, names in value["features"].items()},
+                edge_features={
+                    cast(EdgeType, tuple(map(str, e["type"]))): tuple(map(str, e["names"]))
+                    for e in value.get("edge_features", [])
+                },
                 budget_bytes=None if value["budget_bytes"] is None else _count(value["budget_bytes"]),
                 fanouts=tuple(map(int, value["fanouts"])),
                 batch_size=_count(value["batch_size"]),
@@ -150,9 +159,8 @@ def check_halo(halo: Halo, contents: Contents) -> None:
     schema, book = contents.schema, contents.book
     if len(halo.parts) != book.num_parts:
         raise FormatError(f"halo has {len(halo.parts)} parts; the dataset has {book.num_parts}")
-    for node_type, names in halo.features.items():
-        if node_type not in schema.nodes or not set(names) <= schema.nodes[node_type].keys():
-            raise FormatError(f"halo names features {list(names)} of {node_type!r}; the schema does not have them")
+    _check_features(halo.features, schema.nodes)
+    _check_features(halo.edge_features, schema.edges if halo.hops else {})
     nodes = set(schema.nodes) if halo.hops else set()
     edges = set(book.edge_offsets) if halo.hops else set()
     missing = dict(halo.files)
@@ -161,7 +169,7 @@ def check_halo(halo: Halo, contents: Contents) -> None:
             raise FormatError(
                 f"the counts of the halo of part {part} do not match the types of the schema and the copied features"
             )
-        for name, expected in expected_halo(halo.generation, counts, halo.features, contents, part):
+        for name, expected in _expected_halo(halo, counts, contents, part):
             record = missing.pop(name, None)
             if record is None:
                 raise FormatError(f"halo does not list {name}; write the halo again")
@@ -169,6 +177,12 @@ def check_halo(halo: Halo, contents: Contents) -> None:
                 raise FormatError(f"halo: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
     if missing:
         raise FormatError(f"halo lists {next(iter(missing))!r}, which is not a file of the halo")
+
+
+def _check_features(features: Mapping[T, tuple[str, ...]], known: Mapping[T, Mapping[str, Any]]) -> None:
+    for of, names in features.items():
+        if of not in known or not set(names) <= known[of].keys():
+            raise FormatError(f"halo names features {list(names)} of {of!r}; the dataset does not have them to copy")
 
 
 def halo_root(part: int, generation: int) -> PurePosixPath:
@@ -191,8 +205,13 @@ def cached_path(root: PurePosixPath, node_type: str) -> PurePosixPath:
     return root / "cached" / path_name(node_type)
 
 
-def edge_column_names(contents: Contents, edge_type: EdgeType, direction: Direction) -> dict[str, str]:
-    """Return the dtype of each copied edge column by file name; each has one value per edge."""
+def edge_column_names(
+    contents: Contents, edge_type: EdgeType, direction: Direction, features: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the dtype of each copied edge column by file name, without those of features.
+
+    Each column has one value per edge. Weights have a file of their own unless they are among the copied ``features``.
+    """
     near_far = ends_of(edge_type, direction)
     neighbors = neighbor_dtype(contents.book.num_ids(near_far[1])).name
     columns = {"indices.npy": neighbors}
@@ -202,18 +221,17 @@ def edge_column_names(contents: Contents, edge_type: EdgeType, direction: Direct
         columns["neighbor_key.npy"] = neighbors
     if edge_type in timed_edge_types(contents.schema, contents.time_attr, direction):
         columns["time.npy"] = "int64"
-    features = contents.schema.edges[edge_type]
-    if contents.weight_attr is not None and contents.weight_attr in features:
+    known, weight_attr = contents.schema.edges[edge_type], contents.weight_attr
+    if weight_attr is not None and weight_attr in known:
         columns |= {"weight_sums.npy": "float64", "weight_order.npy": "uint32", "weight_alias.npy": "uint64"}
-        columns["weight.npy"] = features[contents.weight_attr].numpy_dtype.name
+        if weight_attr not in features:
+            columns["weight.npy"] = known[weight_attr].numpy_dtype.name
     return columns
 
 
-def expected_halo(
-    generation: int, counts: HaloCounts, features: Mapping[str, tuple[str, ...]], contents: Contents, part: int
-) -> Iterator[tuple[str, Expected]]:
+def _expected_halo(halo: Halo, counts: HaloCounts, contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:
     """Yield every file of the halo of one part, with its expected content."""
-    root = halo_root(part, generation)
+    root, schema = halo_root(part, halo.generation), contents.schema
     for node_type, num_nodes in counts.nodes.items():
         for name in ("id.npy", "key.npy"):
             yield str(node_path(root, node_type) / name), Expected("int64", (num_nodes,))
@@ -222,20 +240,17 @@ def expected_halo(
         num_nodes = counts.nodes[ends_of(edge_type, direction)[0]]
         yield str(folder / "indptr.npy"), Expected("int64", (num_nodes + 1,))
         yield str(folder / "edge_start.npy"), Expected("int64", (num_nodes,))
-        for name, dtype in edge_column_names(contents, edge_type, direction).items():
+        names = halo.edge_features.get(edge_type, ())
+        for name, dtype in edge_column_names(contents, edge_type, direction, names).items():
             yield str(folder / name), Expected(dtype, (num_edges,))
+        for name in names:
+            yield from expected_column(folder, name, schema.edges[edge_type][name], num_edges)
     for node_type, num_nodes in counts.cached.items():
         folder = cached_path(root, node_type)
         for name in ("id.npy", "key.npy"):
             yield str(folder / name), Expected("int64", (num_nodes,))
-        for name in features[node_type]:
-            feature = contents.schema.nodes[node_type][name]
-            paths, dtype = feature_paths(folder, name, feature), feature.numpy_dtype.name
-            if feature.is_fixed_width:
-                yield str(paths[0]), Expected(dtype, (num_nodes, *feature.shape))
-            else:
-                yield str(paths[0]), Expected(dtype, (None, *feature.shape))
-                yield str(paths[1]), Expected("int64", (num_nodes + 1,))
+        for name in halo.features[node_type]:
+            yield from expected_column(folder, name, schema.nodes[node_type][name], num_nodes)
 
 
 def _count(value: object, high: int = 1 << 62) -> int:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from hopstream.dataset.book import Delta, EdgeEntity, Entity, Overlay, Partition
 from hopstream.dataset.digests import DIGEST, content_digest
 from hopstream.dataset.halo_record import Halo
 from hopstream.dataset.paths import MANIFEST, expected_files
-from hopstream.dataset.settings import MAX_PARTS
+from hopstream.dataset.settings import MAX_PARTS, TimeUnit
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.graph.graph import GraphChecksums, hex_digest
 from hopstream.schema import Direction, EdgeType, GraphSchema
@@ -120,6 +120,8 @@ class Manifest:
             stored order of a node's edges; the same for every partitioning of the graph.
         checksums: The checksums that form the graph's fingerprint; an append needs them.
         time_attr: The feature that holds times, which a node's edges are sorted by, or None.
+        time_unit: The unit of ``time_attr`` since 1970, as numpy names it, or None if unknown. As the halo, it does not
+            change the fingerprint.
         weight_attr: The edge feature that is also stored as running sums and an order, or None.
         has_neighbor_keys: Keys of neighbours are stored with edges.
         halo: The copies that parts keep, or None. It is not part of the content, so it does not change the fingerprint.
@@ -142,6 +144,7 @@ class Manifest:
     graph_id: str
     checksums: GraphChecksums
     time_attr: str | None = None
+    time_unit: TimeUnit | None = None
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
     halo: Halo | None = None
@@ -159,7 +162,9 @@ class Manifest:
         """Return the content of ``manifest.json`` as a JSON value."""
         content = self._content_to_json()
         del content["files"]
-        described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
+        described: dict[str, Any] = {"made_by": dict(self.made_by), "report": self.report.to_json()}
+        if self.time_unit is not None:
+            described["time_unit"] = self.time_unit
         if self.halo is not None:
             described["halo"] = self.halo.to_json()
         if self.transforms:
@@ -288,6 +293,7 @@ def _from_json(value: dict[str, Any]) -> Manifest:
     for name in ("time_attr", "weight_attr"):
         if not isinstance(value[name], str | None):
             raise FormatError(f"{name} must be the name of a feature, or null")
+    time_unit = time_unit_from_json(value.get("time_unit"))
     if not isinstance(value["dataset_id"], str) or not isinstance(value["graph_id"], str):
         raise FormatError("dataset_id and graph_id must be strings")
     return Manifest(
@@ -306,10 +312,23 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         graph_id=value["graph_id"],
         checksums=GraphChecksums.from_json(value["checksums"]),
         time_attr=value["time_attr"],
+        time_unit=time_unit,
         weight_attr=value["weight_attr"],
         has_neighbor_keys=value["has_neighbor_keys"],
         transforms=dict(value.get("transforms", {})),
     )
+
+
+def time_unit_from_json(value: object) -> TimeUnit | None:
+    """Check the unit of times that a manifest or a server states, or None.
+
+    Raises:
+        FormatError: The value is something else.
+    """
+    if value is not None and value not in get_args(TimeUnit):
+        known = ", ".join(get_args(TimeUnit))
+        raise FormatError(f"time_unit is {str(value)[:100]!r}; it must be one of {known}, or null")
+    return cast("TimeUnit | None", value)
 
 
 def _edge_entity(value: dict[str, Any]) -> tuple[EdgeType, Direction]:

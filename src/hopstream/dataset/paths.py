@@ -181,7 +181,7 @@ def expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Itera
         for split in schema.splits.get(node_type, ()):
             yield str(split_path(folder, split)), Expected("int64", (None,))
         for name, feature in features.items():
-            yield from _expected_column(folder, name, feature, num_rows)
+            yield from expected_column(folder, name, feature, num_rows)
 
 
 def expected_edges(
@@ -223,12 +223,13 @@ def _expected_rows(
         yield str(folder / "weight_order.npy"), Expected("uint32", num_edges)
         yield str(folder / "weight_alias.npy"), Expected("uint64", num_edges)
     for name, feature in features.items():
-        yield from _expected_column(folder, name, feature, num_items)
+        yield from expected_column(folder, name, feature, num_items)
 
 
-def _expected_column(
+def expected_column(
     folder: PurePosixPath, name: str, feature: FeatureSchema, num_rows: int
 ) -> Iterator[tuple[str, Expected]]:
+    """Yield the files of one feature, in the folder of its nodes or edges."""
     paths = feature_paths(folder, name, feature)
     dtype = feature.numpy_dtype.name
     if feature.is_fixed_width:

@@ -14,6 +14,7 @@ Method = Literal["kaminpar", "metis", "ldg", "fennel", "random", "hash", "file"]
 Balance = Literal["bytes", "edges", "nodes"]
 Objective = Literal["cut", "volume"]
 Sides = Literal["in", "out", "both"]
+TimeUnit = Literal["D", "h", "m", "s", "ms", "us", "ns"]
 
 MAX_PARTS = 99_999
 """The largest number of parts; names of part folders have five digits."""
@@ -52,6 +53,12 @@ class PartitionSettings(Settings):
     time_attr: str | None = field(
         default=None,
         metadata={"help": "feature with the time of nodes or edges; the edges of a node are stored in its order"},
+    )
+    time_unit: TimeUnit | None = field(
+        default=None,
+        metadata={
+            "help": "unit of time_attr since 1970: D, h, m, s, ms, us or ns; loaders then take datetime64 as times"
+        },
     )
     weight_attr: str | None = field(
         default=None, metadata={"help": "edge feature with weights for sampling (20 bytes per edge and direction)"}
@@ -104,10 +111,7 @@ class PartitionSettings(Settings):
         for name in ("keep_edge_keys", "neighbor_keys", "recursive"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be True or False")
-        for name in ("time_attr", "weight_attr"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
+        self._check_attributes()
         object.__setattr__(self, "links", _checked_links(self.links))
         check_int("passes", self.passes, 1, 100)
         check_choice("objective", self.objective, get_args(Objective))
@@ -121,6 +125,18 @@ class PartitionSettings(Settings):
                 f"objective is {self.objective!r}, for which metis does not bisect: leave recursive out"
             )
         self._check_balance()
+
+    def _check_attributes(self) -> None:
+        for name in ("time_attr", "weight_attr"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
+        if self.time_unit is not None:
+            check_choice("time_unit", self.time_unit, get_args(TimeUnit))
+            if self.time_attr is None:
+                raise SettingsError(
+                    f"time_unit is {self.time_unit!r} and time_attr is None, the feature whose unit it is; give both"
+                )
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -193,6 +209,7 @@ class PartitionOptions(TypedDict, total=False):
     imbalance: float
     keep_edge_keys: bool
     time_attr: str | None
+    time_unit: TimeUnit | None
     weight_attr: str | None
     neighbor_keys: bool
     links: tuple[EdgeType | str, ...]

@@ -21,9 +21,9 @@ from hopstream.checks import did_you_mean
 from hopstream.dataset.book import ends_of
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import feature_paths
-from hopstream.dataset.settings import PartitionSettings
+from hopstream.dataset.settings import PartitionSettings, TimeUnit
 from hopstream.dataset.split import EdgeSplit, NodeSplit
-from hopstream.errors import SchemaError, UnknownNameError
+from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.kernels.adjacency import sort_rows, sum_rows
 from hopstream.kernels.alias import build_aliases
@@ -287,6 +287,29 @@ def check_times(graph: Graph, time_attr: str) -> None:
         column = _values(features.get(time_attr))
         if column is not None:
             check_time_values(f"{type_label(entity)}.{time_attr}", 0, column)
+
+
+def times_in_unit(where: str, times: Array, unit: TimeUnit | None) -> IntArray:
+    """Convert datetime64 values to int64 counts of a dataset's unit of times since 1970, exactly.
+
+    Raises:
+        SettingsError: The dataset states no unit, or a time is missing or no whole number of units.
+    """
+    if unit is None:
+        raise SettingsError(
+            f"{where} is {times.dtype}, and the dataset states no unit of its times; write it with time_unit=, or "
+            "convert the times, for example by astype('datetime64[s]').astype(np.int64)"
+        )
+    converted = times.astype(f"datetime64[{unit}]")
+    is_other = ~(converted.astype(times.dtype) == times)  # not equal to itself: a missing time
+    if is_other.any():
+        at = int(np.flatnonzero(is_other)[0])
+        remedy = f"round the times, for example by astype('datetime64[{unit}]')"
+        raise SettingsError(
+            f"{where}[{at}] is {times.reshape(-1)[at]}; wanted a whole number of the dataset's time unit {unit!r}: "
+            f"{remedy}"
+        )
+    return converted.astype(np.int64)
 
 
 def check_time_schema(schema: GraphSchema, time_attr: str) -> None:

@@ -43,7 +43,7 @@ class InProcessEngine(Engine):
         return 1
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
-        """See ``Engine.map``."""
+        """Run the tasks one after the other."""
         check_names(tasks)
         for task in tasks:
             task.to_line()  # refuses arguments that are not JSON
@@ -72,7 +72,7 @@ class WorkerPool(Engine):
         return [worker.pid for worker in self._workers]
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
-        """See ``Engine.map``."""
+        """Run the tasks in the worker processes."""
         check_names(tasks)
         waiting = deque(tasks)
         losses = Losses(self._settings.retries)

@@ -97,7 +97,7 @@ class BeamEngine(Engine):
         return self._num_workers
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
-        """See ``Engine.map``; without a folder, outcomes go to a temporary folder of this machine."""
+        """Run the tasks as a pipeline; without a folder, outcomes go to a temporary folder of this machine."""
         check_names(tasks)
         if not tasks:
             return

@@ -90,7 +90,7 @@ class RayEngine(Engine):
         return self._num_workers
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
-        """See ``Engine.map``."""
+        """Run the tasks in Ray workers."""
         check_names(tasks)
         waiting = deque(tasks)
         running: dict[Any, _Running] = {}

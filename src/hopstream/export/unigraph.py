@@ -81,7 +81,7 @@ class KeyIds:
     """Keys as raw ids: ``"0"``, ``"1"`` and so on."""
 
     def take(self, keys: IntArray) -> RaggedArray:
-        """See ``WrittenIds.take``."""
+        """Return the keys of nodes, as strings."""
         return strings_column([pa.array(keys).cast(NAME)])
 
 
@@ -125,7 +125,7 @@ class StoredIds:
         self._check_unique(label, hashes)
 
     def take(self, keys: IntArray) -> RaggedArray:
-        """See ``WrittenIds.take``."""
+        """Return the stored raw ids of nodes, as strings."""
         return self._strings.take(keys)
 
     def _check_unique(self, label: str, hashes: Array) -> None:

@@ -104,7 +104,7 @@ class StoredLabels:
         self._labels = labels
 
     def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
-        """See ``LabelReader.read``; ``positions`` are not used."""
+        """Draw the labels of anchors from their supervision edges; ``positions`` are not used."""
         labels = self._labels
         requests = [
             SampleRequest(
@@ -311,7 +311,7 @@ class GivenLabelReader:
         self._ids_of = ids_of
 
     def read(self, positions: IntArray, anchor_ids: IntArray, rng_seed: int) -> list[LabelNodes]:
-        """See ``LabelReader.read``; one call looks up all keys of a node type."""
+        """Draw the labels of anchors from the given ones; one call looks up all keys of a node type."""
         labels = self._given.labels
         found: list[tuple[EdgeType, LabelName, IntArray, IntArray]] = []
         by_type: dict[str, list[IntArray]] = {}

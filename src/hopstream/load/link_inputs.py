@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from hopstream.arrays import Array, IntArray, to_array
 from hopstream.checks import did_you_mean, known_names
 from hopstream.dataset.raw_ids import are_raw_ids
+from hopstream.dataset.stored_columns import times_in_unit
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import hex_digest
 from hopstream.sample.raw_ids import keys_of_raw_ids
@@ -83,28 +84,27 @@ def read_seed_times(store: Store, sampling: Sampling, seeds: Seeds, input_time: 
             f"seeds of {node_type!r} have no time: they have no feature {time_attr!r}; give input_time=, one integer "
             "per seed"
         )
-    given = None if input_time is None else read_times("input_time", input_time, seeds.num_seeds)
+    given = None if input_time is None else read_times(store, "input_time", input_time, seeds.num_seeds)
     return SeedTimes(store=store, node_type=node_type, time_attr=time_attr, given=given)
 
 
-def read_times(name: str, values: object, num_wanted: int, each: str = "seed") -> IntArray:
-    """Check the user's times and return a copy, int64[num_wanted].
+def read_times(store: Store, name: str, values: object, num_wanted: int, each: str = "seed") -> IntArray:
+    """Check the user's times and return a copy, int64[num_wanted], in the unit of the dataset's times.
 
     Args:
+        store: The graph's store.
         name: Name of the option, for messages.
-        values: An array of integers, or a value that converts to one.
+        values: An array of integers or datetime64, or a value that converts to one.
         num_wanted: Required number of times.
         each: The item that each time belongs to, for messages.
 
     Raises:
-        SettingsError: The values are not integers that fit int64, or their number is wrong.
+        SettingsError: The values are neither integers that fit int64 nor whole numbers of the dataset's time unit, or
+            their number is wrong.
     """
     times = to_array(values)
     if times.dtype.kind == "M":
-        raise SettingsError(
-            f"{name} is {times.dtype}; a dataset does not keep the unit of its times: convert them to that unit, for "
-            "example by astype('datetime64[s]').astype(np.int64)"
-        )
+        times = times_in_unit(name, times, store.time_unit)
     if times.dtype.kind not in "iu":
         raise SettingsError(
             f"{name} is {times.dtype}; times are integers, so that they compare exactly: give whole numbers, in the "
@@ -204,7 +204,7 @@ def read_link_inputs(
         found = _given_links(store, edge_type, choice)
     times = found.times
     if edge_label_time is not None:
-        times = read_times("edge_label_time", edge_label_time, found.num_links, "link")
+        times = read_times(store, "edge_label_time", edge_label_time, found.num_links, "link")
     return replace(found, labels=_read_labels(found, edge_label), times=times)
 
 
@@ -273,7 +273,7 @@ def _given_links(store: Store, edge_type: EdgeType, choice: Pairs) -> LinkInputs
     src_keys, dst_keys = (_checked_keys(store, row, number, edge_type[2 * number]) for number, row in enumerate(rows))
     return LinkInputs(
         edge_type=edge_type, num_links=len(src_keys), name=f"{type_label(edge_type)}, keys", src_keys=src_keys,
-        dst_keys=dst_keys, times=None if times is None else read_times("times", times, len(src_keys), "link"),
+        dst_keys=dst_keys, times=None if times is None else read_times(store, "times", times, len(src_keys), "link"),
     )  # fmt: skip
 
 

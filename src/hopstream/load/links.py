@@ -240,8 +240,9 @@ class LinkArguments(LoadSettings, SamplingSettings, SampledLinks):
         batch_size: Links per batch and rank, without negatives.
         edge_label: Numbers, one row per link. With binary negative sampling, 0 is the label of negatives: integer
             classes that start at 0 are raised by one.
-        edge_label_time: An integer per link: the time at which its neighbourhood is sampled. Only with ``time_attr``,
-            and required with it unless the dataset has the links' times. It overrides the dataset's times.
+        edge_label_time: An integer per link, or a datetime64 if the dataset states its ``time_unit``: the time at which
+            its neighbourhood is sampled. Only with ``time_attr``, and required with it unless the dataset has the
+            links' times. It overrides the dataset's times.
         neg_sampling: ``NegativeSampling``, its settings as a dict, ``"binary"`` or ``"triplet"``.
         neg_sampling_ratio: ``r`` means ``NegativeSampling("binary", r)``.
         exclude_links: Do not follow any edge between the ends of the batch's positives. True covers the edge type of

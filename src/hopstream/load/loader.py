@@ -185,8 +185,9 @@ class NeighborArguments(LoadSettings, SamplingSettings, SampledNodes):
     """Arguments of ``NeighborLoader``.
 
     Attributes:
-        input_time: integer[num_seeds], the time of each seed in the order of ``seeds``. None means the seeds' own
-            ``time_attr``, which their node type must then have. Batches carry the times as ``seed_time``.
+        input_time: integer[num_seeds], the time of each seed in the order of ``seeds``; or datetime64[num_seeds] if
+            the dataset states its ``time_unit``. None means the seeds' own ``time_attr``, which their node type must
+            then have. Batches carry the times as ``seed_time``, in the dataset's unit.
         seed_weights: real[num_seeds], 0 or more, one per seed. Each epoch then draws as many seeds as there are, in
             proportion to their weights and with replacement. Also a torch ``WeightedRandomSampler`` such as PyG's
             ``ImbalancedSampler``, whose weights are used. None takes every seed once.

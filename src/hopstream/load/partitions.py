@@ -53,7 +53,7 @@ class PartNodes:
     inner_keys: IntArray
     inner_ids: IntArray
     features: Mapping[str, Column]
-    masks: Mapping[str, NDArray[np.bool_]]
+    masks: Mapping[str, Array]
     part: int
     halo_keys: IntArray = field(default_factory=_none)
     halo_ids: IntArray = field(default_factory=_none)
@@ -76,7 +76,7 @@ class PartNodes:
         return np.concatenate([np.full(self.num_inner, self.part, np.int64), self.halo_parts])
 
     @property
-    def is_inner(self) -> NDArray[np.bool_]:
+    def is_inner(self) -> Array:
         """bool[n], whether the part owns each of ``keys``."""
         return np.arange(self.num_inner + len(self.halo_keys)) < self.num_inner
 
@@ -111,10 +111,9 @@ class PartEdges:
     times: IntArray | None
 
     @property
-    def is_inner(self) -> NDArray[np.bool_]:
+    def is_inner(self) -> Array:
         """bool[n], whether one part owns both ends."""
-        is_inner: NDArray[np.bool_] = self.src_parts == self.dst_parts
-        return is_inner
+        return np.equal(self.src_parts, self.dst_parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

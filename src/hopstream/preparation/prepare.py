@@ -48,7 +48,7 @@ from hopstream.ingest.tables import TableSettings, read_description
 from hopstream.places.paths import AnyPath, path_of
 from hopstream.preparation.dataset_job import DatasetTarget
 from hopstream.preparation.dispatch.dispatch_job import dispatch_job, input_states
-from hopstream.preparation.dispatch.settings import DispatchSettings
+from hopstream.preparation.dispatch.settings import SHARED, DispatchSettings
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.plan import (
     PhasePlan,
@@ -385,8 +385,5 @@ def _declared(metadata: AnyPath, tables: TableSettings) -> GraphSchema:
 
 
 def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:
-    shared: Mapping[str, Any] = {
-        name: getattr(settings, name)
-        for name in ("num_parts", "direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_keys", "links")
-    }
+    shared: Mapping[str, Any] = {name: getattr(settings, name) for name in ("num_parts", *SHARED)}
     return DispatchSettings(**shared, **asdict(work))

@@ -223,6 +223,7 @@ def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
         graph_id=written.graph_id,
         checksums=written.checksums,
         time_attr=settings.time_attr,
+        time_unit=settings.time_unit,
         weight_attr=settings.weight_attr,
         has_neighbor_keys=settings.neighbor_keys,
         transforms=written.transforms,

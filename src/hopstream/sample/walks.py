@@ -296,39 +296,39 @@ class WalkSettings(Settings):
     """Settings of random walks.
 
     Attributes:
-        length: Steps of a walk; None means once along the metapath.
+        walk_length: Steps of a walk; None means once along the metapath.
         metapath: Edge types to follow, one per step, or (edge type, direction) for a step in another direction. Longer
             walks repeat it. None: the graph's only edge type, in every step.
         direction: ``out`` walks from source to destination, ``in`` from destination to source; the dataset must hold
             the direction.
-        num_walks: Walks from each start.
+        walks_per_node: Walks from each start.
         p: node2vec's return parameter: the step back to the previous node has the bias 1/p.
         q: node2vec's in-out parameter: steps to nodes to which the previous node has no edge have the bias 1/q.
-        restart_probability: Probability that a step returns to the start instead.
+        restart_prob: Probability that a step returns to the start instead.
         weight_attr: Draw edges in proportion to this feature; the dataset must have been written with it. Edge types
             without it are drawn uniformly.
         rng_seed: Seed of all walks.
         batch_size: Walks that are drawn together. It affects memory and the number of requests, not the walks.
     """
 
-    length: int | None = None
+    walk_length: int | None = None
     metapath: Metapath | None = None
     direction: Direction = "out"
-    num_walks: int = 1
+    walks_per_node: int = 1
     p: float = 1.0
     q: float = 1.0
-    restart_probability: float = 0.0
+    restart_prob: float = 0.0
     weight_attr: str | None = None
     rng_seed: int = 0
     batch_size: int = 1 << 16
 
     def __post_init__(self) -> None:
         """Refuse values that no dataset supports, and convert integers of numpy or tensors to ``int``."""
-        if self.length is None and self.metapath is None:
-            raise SettingsError("length is not given; say how many steps a walk takes")
-        bounds = {"num_walks": (1, MAX_TREES), "rng_seed": (0, SEED_STOP - 1), "batch_size": (1, MAX_TREES)}
-        if self.length is not None:
-            bounds["length"] = (1, MAX_STEPS)
+        if self.walk_length is None and self.metapath is None:
+            raise SettingsError("walk_length is not given; say how many steps a walk takes")
+        bounds = {"walks_per_node": (1, MAX_TREES), "rng_seed": (0, SEED_STOP - 1), "batch_size": (1, MAX_TREES)}
+        if self.walk_length is not None:
+            bounds["walk_length"] = (1, MAX_STEPS)
         for name, (low, high) in bounds.items():
             self._read_integer(name, low, high)
         if self.direction not in ("in", "out"):
@@ -337,9 +337,9 @@ class WalkSettings(Settings):
             value = getattr(self, name)
             if not is_number(value) or not 0 < value < math.inf or not 0 < 1 / value < math.inf:
                 raise SettingsError(f"{name} is {value!r}; it must be a number above 0")
-        chance = self.restart_probability
+        chance = self.restart_prob
         if not is_number(chance) or not 0 <= chance < 1:
-            raise SettingsError(f"restart_probability is {chance!r}; it must be at least 0 and below 1")
+            raise SettingsError(f"restart_prob is {chance!r}; it must be at least 0 and below 1")
 
     @property
     def has_memory(self) -> bool:
@@ -355,7 +355,7 @@ class WalkSettings(Settings):
                 direction, walks over several types have a memory or restarts, or the dataset lacks the weights.
         """
         path = self._path(store)
-        length = len(path) if self.length is None else self.length
+        length = len(path) if self.walk_length is None else self.walk_length
         for number, (step, following) in enumerate(zip(path, path[1:] + path[:1], strict=True)):
             is_last = number == len(path) - 1
             found, expanded = ends_of(*step)[1], ends_of(*following)[0]
@@ -402,7 +402,7 @@ class WalkSettings(Settings):
 
     def _check_one_type(self, path: list[Step]) -> None:
         is_one_type = len(set(path)) == 1 and path[0][0][0] == path[0][0][2]
-        for name, is_set in (("p and q", self.has_memory), ("restart_probability", self.restart_probability > 0)):
+        for name, is_set in (("p and q", self.has_memory), ("restart_prob", self.restart_prob > 0)):
             if is_set and not is_one_type:
                 raise SettingsError(
                     f"only walks along one edge type between nodes of one type can use {name}; leave {name} out"
@@ -446,9 +446,9 @@ def random_walks(arguments: WalkArguments) -> IntArray:
     """Walk at random from some nodes.
 
     Returns:
-        Keys, int64[num_starts * num_walks, length + 1], the start first; the walks of start ``i`` are the rows from
-        ``i * num_walks`` on. Column ``j`` holds nodes of the type that step ``j - 1`` leads to. After a node without an
-        edge to follow, a row holds -1.
+        Keys, int64[num_starts * walks_per_node, walk_length + 1], the start first; the walks of start ``i`` are the
+        rows from ``i * walks_per_node`` on. Column ``j`` holds nodes of the type that step ``j - 1`` leads to. After a
+        node without an edge to follow, a row holds -1.
 
     Raises:
         SettingsError: An option is outside its range, the dataset cannot meet it, or there is no start.
@@ -460,7 +460,7 @@ def random_walks(arguments: WalkArguments) -> IntArray:
     try:
         walker = Walker(store, arguments)
         starts = walker.read_start(arguments.start)
-        walks = np.empty((len(starts) * arguments.num_walks, len(walker.steps) + 1), np.int64)
+        walks = np.empty((len(starts) * arguments.walks_per_node, len(walker.steps) + 1), np.int64)
         done = 0
         for batch in walker.batches(starts):
             walks[done : done + len(batch)] = batch
@@ -542,20 +542,20 @@ class Walker:
         return found.keys_at(np.arange(found.num_seeds, dtype=np.int64))
 
     def batches(self, starts: IntArray) -> Iterator[IntArray]:
-        """Yield int64[walks, length + 1] keys, batch by batch."""
-        num_walks = self._settings.num_walks
-        first, end = 0, len(starts) * num_walks
+        """Yield int64[walks, walk_length + 1] keys, batch by batch."""
+        walks_per_node = self._settings.walks_per_node
+        first, end = 0, len(starts) * walks_per_node
         while first < end:
             # Numbers of trees are limited, so walk ``i`` is tree ``i % MAX_TREES``, and every ``MAX_TREES`` walks have
             # a seed of their own. No batch may span two seeds.
             stop = min(first + self._settings.batch_size, end, (first // MAX_TREES + 1) * MAX_TREES)
             numbers = np.arange(first, stop, dtype=np.int64)
-            start_ids = self._store.lookup(self._node_types[0], starts[numbers // num_walks])
+            start_ids = self._store.lookup(self._node_types[0], starts[numbers // walks_per_node])
             yield self._keys(_Batch(self._store, self._settings, self.steps, start_ids, numbers).walk())
             first = stop
 
     def _keys(self, ids: IntArray) -> IntArray:
-        """Return the keys of int64[length + 1, walks] ids, as int64[walks, length + 1]."""
+        """Return the keys of int64[walk_length + 1, walks] ids, as int64[walks, walk_length + 1]."""
         keys = np.full(ids.shape[::-1], NO_NODE, np.int64)
         columns_at_a_time = max(1, MAX_KEYS_ASKED // max(1, ids.shape[1]))
         for first in range(0, len(ids), columns_at_a_time):
@@ -592,14 +592,14 @@ class _Batch:
         self._memory = WalkMemory(store, steps[0], biases, self._weight_attr(0)) if settings.has_memory else None
 
     def walk(self) -> IntArray:
-        """Return int64[length + 1, walks] ids; ``NO_NODE`` after the end of a walk."""
+        """Return int64[walk_length + 1, walks] ids; ``NO_NODE`` after the end of a walk."""
         ids = np.full((len(self._steps) + 1, len(self._start_ids)), NO_NODE, np.int64)
         ids[0] = self._start_ids
         walks = np.arange(len(self._start_ids))
         number = 0
         while number < len(self._steps) and len(walks):
             moving = walks
-            if self._settings.restart_probability > 0:
+            if self._settings.restart_prob > 0:
                 moving = self._restart(walks, ids[number + 1], number)
             current = ids[number][moving]
             found = self._take_steps(moving, current, number)
@@ -613,7 +613,7 @@ class _Batch:
         """Move some walks back to their start; return the others."""
         chances = np.empty(len(walks), np.float64)
         hash_fractions(self._seed(number, "restart"), self._trees[walks], chances)
-        is_restarting = chances < self._settings.restart_probability
+        is_restarting = chances < self._settings.restart_prob
         back = walks[is_restarting]
         next_ids[back] = self._start_ids[back]
         self._previous[back] = NO_NODE
@@ -622,7 +622,7 @@ class _Batch:
     def _take_steps(self, walks: IntArray, current: IntArray, number: int) -> IntArray:
         """Return int64[steps, n], the next nodes of each walk; several steps if a kernel took them."""
         if self._memory is not None:
-            at_once = 1 if self._settings.restart_probability > 0 else STEPS_AT_ONCE
+            at_once = 1 if self._settings.restart_prob > 0 else STEPS_AT_ONCE
             seeds = [int(self._seed(n, "step")) for n in range(number, min(number + at_once, len(self._steps)))]
             return self._memory.advance(seeds, self._trees[walks], current, self._previous[walks])
         reply = self._draw(walks, current, number)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import Column, IntArray
 from hopstream.checks import OfOneProcess
 from hopstream.dataset.book import Entity, PartitionBook
+from hopstream.dataset.settings import TimeUnit
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 
@@ -33,7 +34,8 @@ MAX_COUNT = (1 << 31) - 1
 """Largest number of neighbours in the answer for one node; counts are int32."""
 
 DATASET_FACTS = (
-    "schema", "book", "directions", "dataset_id", "graph_id", "time_attr", "weight_attr", "has_neighbor_keys",
+    "schema", "book", "directions", "dataset_id", "graph_id", "time_attr", "time_unit", "weight_attr",
+    "has_neighbor_keys",
 )  # fmt: skip
 """Attributes of a store that all stores of one dataset share."""
 
@@ -271,6 +273,8 @@ class Store(OfOneProcess, ABC):
     """Parts that this store can answer for."""
     time_attr: str | None
     """Feature that holds the times of nodes or edges; None if there is none. See ``schema.timed_edge_types``."""
+    time_unit: TimeUnit | None
+    """Unit of ``time_attr`` since 1970; None if the dataset does not state it."""
     weight_attr: str | None
     """Edge feature that holds the weights of edges, for edge types that have it; None if there is none."""
     asks_servers: bool = False

@@ -11,7 +11,8 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.dataset.book import Entity, PartitionBook
-from hopstream.dataset.manifest import deltas_from_json, deltas_to_json
+from hopstream.dataset.manifest import deltas_from_json, deltas_to_json, time_unit_from_json
+from hopstream.dataset.settings import TimeUnit
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.schema import Direction, FeatureSchema, GraphSchema
 from hopstream.store.contract import DATASET_FACTS, Store
@@ -35,6 +36,7 @@ class StoreFacts:
         max_ids: Largest number of ids that the server accepts in one request.
         path: The dataset's folder on the server's machine; None if the server did not send it.
         time_attr: See ``Store.time_attr``.
+        time_unit: See ``Store.time_unit``.
         weight_attr: See ``Store.weight_attr``.
         has_neighbor_keys: See ``Store.has_neighbor_keys``.
     """
@@ -48,6 +50,7 @@ class StoreFacts:
     max_ids: int
     path: Path | None = None
     time_attr: str | None = None
+    time_unit: TimeUnit | None = None
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
 
@@ -77,6 +80,7 @@ class StoreFacts:
             "max_ids": self.max_ids,
             "path": str(self.path) if has_path and self.path is not None else None,
             "time_attr": self.time_attr,
+            "time_unit": self.time_unit,
             "weight_attr": self.weight_attr,
             "has_neighbor_keys": self.has_neighbor_keys,
             "deltas": deltas_to_json(self.book),
@@ -133,6 +137,7 @@ class StoreFacts:
             max_ids=max_ids,
             path=None if path is None else Path(str(path)),
             time_attr=_attr("time_attr", header["time_attr"], [*schema.edges.values(), *schema.nodes.values()]),
+            time_unit=time_unit_from_json(header.get("time_unit")),
             weight_attr=_attr("weight_attr", header["weight_attr"], [*schema.edges.values()]),
             has_neighbor_keys=_flag("has_neighbor_keys", header["has_neighbor_keys"]) or book.ids_are_keys,
         )

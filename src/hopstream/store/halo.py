@@ -207,7 +207,10 @@ class HaloStore:
             if entity in self._cached:
                 return (KEY, *self._halos[0].cached[entity].features)
             return (KEY,) if entity in self._nodes else ()
-        return (KEY,) if entity in self._tables and self._halos[0].edges[entity].keys is not None else ()
+        if entity not in self._tables:
+            return ()
+        edges = self._halos[0].edges[entity]
+        return (*((KEY,) if edges.keys is not None else ()), *edges.features)
 
     def find_nodes(self, entity: tuple[EdgeType, Direction], ids: IntArray) -> IntArray | None:
         """Return the row of each node whose edges are in a halo, int64[n], else -1; None without such halos.
@@ -282,7 +285,10 @@ class HaloStore:
 
     def _column(self, entity: Entity, name: str) -> ColumnTable:
         if not isinstance(entity, str):
-            return ColumnTable(KEY_SCHEMA, [h.edges[entity].keys for h in self._halos])
+            edges = [h.edges[entity] for h in self._halos]
+            if name == KEY:
+                return ColumnTable(KEY_SCHEMA, [each.keys for each in edges])
+            return ColumnTable(self._schema.edges[entity[0]][name], [each.features[name] for each in edges])
         if entity not in self._cached:
             return ColumnTable(KEY_SCHEMA, [h.node_keys[entity] for h in self._halos])
         if name == KEY:

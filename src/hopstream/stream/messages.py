@@ -19,6 +19,7 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
+from hopstream.dataset.settings import TimeUnit
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
 from hopstream.sample.negatives import NegativeSampling
@@ -38,6 +39,7 @@ INPUT_OPTIONS = frozenset(
     }
 )  # fmt: skip
 """Options for the input of one compute rank; all other options belong to the backend and are shared."""
+TIME_UNITS = frozenset((unit, 1) for unit in get_args(TimeUnit))
 LONG_LIST = 256
 """Lists of more numbers are sent as an array."""
 MAX_DEPTH = 32
@@ -111,6 +113,9 @@ def _encode_array(name: str, value: Any, arrays: list[Array]) -> Any:
         raise SettingsError(f"{name} is a {type(value).__name__}, which cannot be sent to a server: {error}") from error
     if array.dtype.kind in "US":
         return array.tolist()
+    if array.dtype.kind == "M" and np.datetime_data(array.dtype) in TIME_UNITS:
+        arrays.append(array.astype(array.dtype.newbyteorder("="), order="C").view(np.int64))
+        return {"times": [len(arrays) - 1, np.datetime_data(array.dtype)[0]]}
     if array.dtype.name not in NUMERIC_DTYPES:
         raise SettingsError(f"{name} is a {type(value).__name__} ({array.dtype}), which cannot be sent to a server")
     arrays.append(np.array(array, array.dtype.newbyteorder("="), order="C"))
@@ -142,6 +147,8 @@ def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -
         return {_decode(key, arrays, depth): _decode(item, arrays, depth) for key, item in content}
     if tag == "array" and type(content) is int and content >= 0:
         return arrays[content]
+    if tag == "times" and type(content[0]) is int and content[0] >= 0 and (content[1], 1) in TIME_UNITS:
+        return arrays[content[0]].view(f"datetime64[{content[1]}]")
     if tag == "float" and content in ("nan", "inf", "-inf"):
         return float(content)
     if tag == "record":

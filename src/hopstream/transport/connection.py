@@ -194,7 +194,7 @@ class Connection:
             return self._found(what, is_new=is_new)
 
     def _found(self, what: str, *, is_new: bool) -> Link | None:
-        """See ``_find_link``; called with the lock."""
+        """Return a link as ``_find_link`` does; called with the lock."""
         self.check_open(what)
         self._take_back()
         now = time.monotonic()

@@ -40,7 +40,7 @@ class EpollPoller:
         self._known: set[int] = set()
 
     def arm(self, fd: int, events: int) -> None:
-        """See ``Poller``."""
+        """Ask ``epoll`` for one event of a descriptor."""
         mask = select.EPOLLONESHOT | (select.EPOLLIN if events & READ else 0)
         mask |= select.EPOLLOUT if events & WRITE else 0
         if fd in self._known:
@@ -50,13 +50,13 @@ class EpollPoller:
             self._epoll.register(fd, mask)
 
     def forget(self, fd: int) -> None:
-        """See ``Poller``."""
+        """Remove a descriptor from ``epoll``."""
         self._known.discard(fd)
         with suppress(OSError, ValueError):  # ValueError: the poller is closed
             self._epoll.unregister(fd)
 
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
-        """See ``Poller``."""
+        """Wait in ``epoll`` for one event."""
         found: list[tuple[int, int]] = []
         for fd, mask in self._epoll.poll(timeout_s, 1):
             events = READ if mask & ~select.EPOLLOUT else 0
@@ -64,7 +64,7 @@ class EpollPoller:
         return found
 
     def close(self) -> None:
-        """See ``Poller``."""
+        """Close the ``epoll`` descriptor."""
         self._epoll.close()
 
 
@@ -78,7 +78,7 @@ class SelectorPoller:
         self._changes = threading.Lock()
 
     def arm(self, fd: int, events: int) -> None:
-        """See ``Poller``."""
+        """Register a descriptor with the selector."""
         with self._changes:
             if fd in self._selector.get_map():
                 self._selector.modify(fd, events)
@@ -86,12 +86,12 @@ class SelectorPoller:
                 self._selector.register(fd, events)
 
     def forget(self, fd: int) -> None:
-        """See ``Poller``."""
+        """Unregister a descriptor from the selector."""
         with self._changes, suppress(KeyError):
             self._selector.unregister(fd)
 
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
-        """See ``Poller``."""
+        """Wait for one event; only one thread at a time is in the selector."""
         if not self._turn.acquire(timeout=timeout_s):
             return []
         try:
@@ -103,7 +103,7 @@ class SelectorPoller:
             self._turn.release()
 
     def close(self) -> None:
-        """See ``Poller``."""
+        """Close the selector."""
         self._selector.close()
 
 

@@ -90,18 +90,18 @@ class PlainStream:
         self._low_water = _LowWater(sock)
 
     def fileno(self) -> int:
-        """See ``ByteStream``."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     def recv_into(self, target: memoryview) -> int | None:
-        """See ``ByteStream``."""
+        """Read the available bytes of the socket without blocking."""
         try:
             return self._socket.recv_into(target)
         except BlockingIOError:
             return None
 
     def send(self, buffers: deque[memoryview]) -> bool:
-        """See ``ByteStream``."""
+        """Write bytes to the socket without blocking."""
         while buffers:
             try:
                 some = buffers if len(buffers) <= MAX_BUFFERS else [buffers[i] for i in range(MAX_BUFFERS)]
@@ -112,19 +112,19 @@ class PlainStream:
         return True
 
     def has_pending(self) -> bool:
-        """See ``ByteStream``."""
+        """Return False: polling reports all readable bytes."""
         return False
 
     def expect(self, num_bytes: int) -> None:
-        """See ``ByteStream``."""
+        """Set the low-water mark of the socket."""
         self._low_water.expect(num_bytes)
 
     def shut_down(self) -> None:
-        """See ``ByteStream``."""
+        """Shut the socket down in both directions."""
         shut_down(self._socket)
 
     def close(self) -> None:
-        """See ``ByteStream``."""
+        """Close the socket."""
         _close(self._socket)
 
 
@@ -143,7 +143,7 @@ class TlsStream:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """See ``ByteStream``."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     def handshake(self) -> bool | None:
@@ -162,7 +162,7 @@ class TlsStream:
             return True
 
     def recv_into(self, target: memoryview) -> int | None:
-        """See ``ByteStream``."""
+        """Decrypt available bytes without blocking."""
         done, size = 0, len(target)
         with self._lock:
             try:
@@ -178,7 +178,7 @@ class TlsStream:
         return done
 
     def send(self, buffers: deque[memoryview]) -> bool:
-        """See ``ByteStream``."""
+        """Encrypt and write bytes without blocking."""
         with self._lock:
             self._cork(1)
             try:
@@ -203,20 +203,20 @@ class TlsStream:
                 self._socket.setsockopt(socket.IPPROTO_TCP, TCP_CORK, is_on)
 
     def has_pending(self) -> bool:
-        """See ``ByteStream``."""
+        """Return whether OpenSSL holds decrypted bytes."""
         with self._lock:
             return self._socket.pending() > 0
 
     def expect(self, num_bytes: int) -> None:
-        """See ``ByteStream``; subtracts one record, which OpenSSL may have read from the socket already."""
+        """Set the low-water mark, less one record, which OpenSSL may have read from the socket already."""
         self._low_water.expect(num_bytes - RECORD_BYTES - RECORD_OVERHEAD)
 
     def shut_down(self) -> None:
-        """See ``ByteStream``."""
+        """Shut the socket down in both directions."""
         shut_down(super(ssl.SSLSocket, self._socket))
 
     def close(self) -> None:
-        """See ``ByteStream``."""
+        """Close the socket."""
         with self._lock:
             _close(self._socket)
 

@@ -205,7 +205,7 @@ def test_messages_have_the_configured_columns(dataset: DistDataset) -> None:
         backend.shutdown()
 
 
-def test_pagerank(dataset: DistDataset) -> None:
+def test_a_backend_sends_pagerank_neighbourhoods(dataset: DistDataset) -> None:
     backend = new_backend(dataset, PPRSamplerOptions(max_ppr_nodes=4))
     backend.init_backend()
     channel = QueueChannel(20)

@@ -116,7 +116,7 @@ def test_facts_of_a_typed_dataset(typed: DistServer) -> None:
         typed.get_node_ids(FetchNodesRequest(split="train"))
 
 
-def test_partition_books(folder: Path, tmp_path: Path) -> None:
+def test_books_map_ids_to_parts_as_the_dataset_does(folder: Path, tmp_path: Path) -> None:
     for path, kind in ((folder, GLTPartitionBook), (write_range_ring(tmp_path / "range", 2), RangePartitionBook)):
         parts = [DistDataset(path, num_partitions=2, partition_idx=rank) for rank in range(2)]
         whole = DistDataset(path)

@@ -182,7 +182,7 @@ def test_forward_sampled_edges_point_to_seeds(connect: Connect, typed: Path, rin
     loader.shutdown()
 
 
-def test_facts(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
+def test_a_remote_dataset_tells_types_and_features(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
     dataset = connect(typed, 2)
     assert dataset.fetch_node_types() == ["author", "paper"] and dataset.fetch_edge_types() == [WRITES, CITES]
     assert dataset.fetch_node_feature_info() == {
@@ -238,7 +238,7 @@ def test_bad_loader_arguments_are_refused(connect: Connect, rings: dict[str, Pat
     refused("different numbers of hops", input_nodes=("paper", ids), num_neighbors={CITES: [2], WRITES: [1, 1]})
 
 
-def test_pagerank(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
+def test_a_loader_gives_pagerank_edges_with_weights(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
     dataset = connect(rings["hash"], 2)
     options = PPRSamplerOptions(max_ppr_nodes=5)
     loader = DistNeighborLoader(dataset, [1], dataset.fetch_node_ids(), batch_size=8, sampler_options=options)

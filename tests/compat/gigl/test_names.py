@@ -79,7 +79,7 @@ def test_modules_of_one_name() -> None:
     assert dist_dataset.DistDataset is distributed.DistDataset
 
 
-def test_constants() -> None:
+def test_constants_have_gigls_values() -> None:
     assert producer.SCHEDULER_SLOW_SUBMIT_SECS == 1.0
     assert (dist_server.SERVER_EXIT_STATUS_CHECK_INTERVAL, dist_server.FETCH_SLOW_LOG_SECS) == (5.0, 1.0)
     assert list(inspect.signature(dist_server.init_server).parameters)[:10] == [

@@ -26,7 +26,7 @@ def test_an_edge_type_is_a_tuple_with_names():
     assert RATES.tuple_repr() == plain
 
 
-def test_default_types():
+def test_default_types_have_gigls_names():
     assert graph.DEFAULT_HOMOGENEOUS_NODE_TYPE == "default_homogeneous_node_type"
     name = graph.DEFAULT_HOMOGENEOUS_NODE_TYPE
     assert (name, "to", name) == graph.DEFAULT_HOMOGENEOUS_EDGE_TYPE

@@ -266,7 +266,7 @@ def test_batches_do_not_depend_on_the_sampling_process(connect, rings, typed) ->
 
 
 @pytest.mark.parametrize("edge_dir", ["out", "in"])
-def test_types(typed: Path, edge_dir: str) -> None:
+def test_typed_loaders_name_types_as_glt_does(typed: Path, edge_dir: str) -> None:
     data = open_part(typed, 0, edge_dir)
     assert set(data.get_node_types()) == {"user", "item"} and set(data.get_edge_types()) == {U2I, I2I}
     shown = REV_U2I if edge_dir == "out" else U2I
@@ -391,7 +391,7 @@ def test_partition_files_of_glt(kind: str, tmp_path: Path, monkeypatch: pytest.M
     again.close()
 
 
-def test_weights(tmp_path: Path) -> None:
+def test_weighted_loaders_never_draw_edges_of_weight_zero(tmp_path: Path) -> None:
     graph = graph_from_arrays(
         {("node", "to", "node"): np.array([[0, 0, 0, 1], [1, 2, 3, 2]])}, num_nodes={"node": 4},
         edge_features={("node", "to", "node"): {"weight": np.array([0, 0, 1, 1], np.float32)}},
@@ -527,7 +527,7 @@ def test_a_loader_resumes_the_state_of_another(rings) -> None:
     data.close()
 
 
-def test_datasets(rings, tmp_path) -> None:
+def test_a_dataset_must_be_loaded_before_use(rings, tmp_path) -> None:
     dataset = glt.distributed.DistDataset(2, 1)
     with pytest.raises(AttributeError, match="call load"):
         _ = dataset.num_partitions
@@ -581,7 +581,7 @@ def test_arguments_have_their_order_and_defaults(name: str) -> None:
     assert found == ARGUMENTS[name].split()
 
 
-def test_names() -> None:
+def test_every_name_of_glt_exists_or_is_refused_with_a_remedy() -> None:
     for module in (glt, glt.distributed):
         for name in module.__all__:
             assert getattr(module, name) is not None and name in dir(module)

@@ -168,7 +168,7 @@ def test_links_are_learned_alike_wherever_the_graph_is(folder, server_pool: Serv
     assert found["memory"] == found["folder"] == found["servers"]
 
 
-def test_nodes(folder):
+def test_lightning_trains_on_nodes(folder):
     """Evaluation sees all neighbours, by its own ``num_neighbors``."""
     data = open_stores(folder)
     with data[0] as features:

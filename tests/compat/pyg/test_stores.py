@@ -82,7 +82,7 @@ def test_features_of_a_graph_with_types(ratings):
     assert links.tolist() == wanted.tolist()
 
 
-def test_splits(plain):
+def test_stores_give_the_seeds_of_splits(plain):
     graph, features, _ = plain
     assert features.input_nodes("train").tolist() == graph.splits[NODE]["train"].tolist()
     edge_type, links = features.input_edges()

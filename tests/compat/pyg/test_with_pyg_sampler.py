@@ -186,7 +186,7 @@ def skip_trees(backend: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("case", "num_parts"), in_turns(NODES))
-def test_nodes(places, backend, case, num_parts):
+def test_pygs_loader_gives_the_same_node_batches(places, backend, case, num_parts):
     kind, node_type, options = NODES[case]
     keys, options = node_inputs(case)
     with hopstream.NeighborLoader(
@@ -221,7 +221,7 @@ def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[s
 
 
 @pytest.mark.parametrize(("case", "num_parts"), in_turns(LINKS))
-def test_links(places, backend, case, num_parts):
+def test_pygs_loader_gives_the_same_link_batches(places, backend, case, num_parts):
     """PyG gets our negatives as links, as it draws others, so that their neighbourhoods are compared too."""
     kind, edge_type, options = LINKS[case]
     pairs, times = link_inputs(case)

@@ -275,7 +275,7 @@ def test_error_names_the_file_of_a_bad_column(folder, case):
 
 
 @pytest.mark.parametrize("file_format", ["numpy", "parquet"])
-def test_truncated_files(folder, file_format):
+def test_truncated_column_files_are_refused(folder, file_format):
     folder.set_feat(file_format, [FEAT if file_format == "numpy" else columns_table(FEAT)])
     path = folder.root / folder.metadata["node_data"]["paper"]["feat"]["data"][0]
     content = path.read_bytes()
@@ -322,7 +322,7 @@ def test_a_file_that_shrinks_while_it_is_read(folder):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 5)])
-def test_rows_outside(folder, start, stop):
+def test_rows_outside_a_column_are_refused(folder, start, stop):
     with pytest.raises(IdRangeError, match=f"rows {start}..{stop} of a column of 4 rows"):
         column_of(folder).read(start, stop)
 

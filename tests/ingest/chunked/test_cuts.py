@@ -49,7 +49,9 @@ def spec_of(folder: Folder, stem: str, file_format: str, contents: list) -> dict
     max_rows=st.integers(1, 80),
     rows=st.tuples(st.integers(0, NUM_NODES), st.integers(0, NUM_NODES)).map(sorted),
 )
-def test_any_cuts(edge_format, feat_format, edge_cuts, feat_cuts, weight_cuts, is_counted, is_ended, max_rows, rows):
+def test_any_cut_into_files_gives_the_same_edges_and_columns(
+    edge_format, feat_format, edge_cuts, feat_cuts, weight_cuts, is_counted, is_ended, max_rows, rows
+):
     with TemporaryDirectory() as name:
         folder = Folder(Path(name))
         written = {

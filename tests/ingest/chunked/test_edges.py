@@ -96,7 +96,7 @@ def test_integers_of_every_width(folder, file_format, dtype):
     np.testing.assert_array_equal(read_all(open_chunked(folder.save()).edges[TYPE].ends, 3), PAIRS)
 
 
-def test_fortran_order(folder):
+def test_edges_in_fortran_order_are_read(folder):
     folder.set_edges("numpy", [np.asfortranarray(PAIRS)])
     np.testing.assert_array_equal(read_all(open_chunked(folder.save()).edges[TYPE].ends, 3), PAIRS)
 
@@ -221,7 +221,7 @@ def test_declared_chunks_are_counted_too(folder):
 
 
 @pytest.mark.parametrize("file_format", WRITTEN)
-def test_truncated_files(folder, file_format):
+def test_truncated_edge_files_are_refused(folder, file_format):
     set_many(folder, file_format, is_counted=True)
     folder.save()
     (path,) = (folder.root / name for name in folder.metadata["edges"][WRITES]["data"][:1])

@@ -63,7 +63,7 @@ def test_sizes_are_those_that_arrow_reads(tmp_path, name, options):
 
 
 @pytest.mark.parametrize("num_groups", [0, 1])
-def test_no_rows(tmp_path, num_groups):
+def test_a_footer_without_rows_has_empty_groups(tmp_path, num_groups):
     path = tmp_path / "a.parquet"
     with pq.ParquetWriter(path, pa.schema({"a": pa.list_(pa.int64())})) as file:
         for _ in range(num_groups):

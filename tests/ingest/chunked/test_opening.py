@@ -200,7 +200,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(folder, case):
+def test_metadata_that_contradicts_itself_is_refused(folder, case):
     change, error, message = REFUSALS[case]
     change(folder.metadata)
     with pytest.raises(error, match=message):

@@ -47,7 +47,7 @@ STRINGS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.in
 
 
 @pytest.mark.parametrize("kind", STRINGS, ids=str)
-def test_strings(folder, block_bytes, kind):
+def test_strings_of_any_arrow_type_are_read(folder, block_bytes, kind):
     folder.set_feat("parquet", [text(WORDS[:1], kind), text([], pa.string()), text(WORDS[1:], pa.large_string())])
     column = column_of(folder)
     assert column.schema == FeatureSchema(dtype="string")
@@ -300,7 +300,7 @@ def test_damaged_and_truncated_files(folder, rng, content):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 5)])
-def test_rows_outside(folder, start, stop):
+def test_rows_outside_a_ragged_column_are_refused(folder, start, stop):
     folder.set_feat("parquet", [text(WORDS, pa.string())])
     with pytest.raises(IdRangeError, match=f"rows {start}..{stop} of a column of 4 rows"):
         column_of(folder).read(start, stop)

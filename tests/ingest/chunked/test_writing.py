@@ -66,7 +66,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("edges_format", "data_format", "vector_rows", "num_chunks"), FORMATS)
-def test_round_trip(tmp_path, rng, edges_format, data_format, vector_rows, num_chunks):
+def test_a_written_graph_is_read_back(tmp_path, rng, edges_format, data_format, vector_rows, num_chunks):
     graph = graph_of(rng, (7, 40), 200, list(NUMERIC_DTYPES) if data_format == "numpy" else REAL_DTYPES)
     written = ChunkSettings(
         num_chunks=num_chunks, edges_format=edges_format, data_format=data_format, vector_rows=vector_rows
@@ -251,7 +251,7 @@ def test_concurrent_writers_are_refused(graph, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress(graph, tmp_path):
+def test_writing_reports_progress_per_file(graph, tmp_path):
     seen = []
     write_chunked(graph, tmp_path / "g", num_chunks=3, progress=lambda *told: seen.append(told))
     assert seen[-1][1] == seen[-1][2] == len(seen) == 3 * 7

@@ -65,7 +65,7 @@ def check_any_tables(seed, kinds, formats, sizes, dirt, num_chunks):
 
 @settings(max_examples=4, deadline=None)
 @any_tables
-def test_any_tables(**drawn):
+def test_any_tables_give_the_graph_that_read_graph_gives(**drawn):
     check_any_tables(**drawn)
 
 

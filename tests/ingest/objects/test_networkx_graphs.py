@@ -91,7 +91,7 @@ def test_an_untyped_graph_survives_a_round_trip(rng):
     assert list(back.edges(data=True)) == list(source.edges(data=True))
 
 
-def test_empty_graphs():
+def test_networkx_graphs_without_nodes_or_edges_are_read():
     assert graph_from_networkx(nx.DiGraph()).nodes[NODE].num_nodes == 0
     lone = nx.Graph()
     lone.add_node("x")

@@ -34,7 +34,7 @@ def features(graph):
     return set(graph.nodes[NODE].features), set(graph.edges[EDGE].features)
 
 
-def test_data():
+def test_attributes_of_data_become_features_and_splits():
     data = small_data(
         y=torch.tensor([0, 1, 0, 1]),
         name_of=["a", "b", "c", "d"],
@@ -127,7 +127,7 @@ def test_nodes_are_counted_without_x():
         (HeteroData(paper={"x": torch.ones(3, 1)}), SchemaError, "no edge type with an edge_index; it has 'paper'"),
     ],
 )
-def test_data_refusals(data, error, message):
+def test_data_that_is_no_graph_is_refused(data, error, message):
     with pytest.raises(error, match=message):
         graph_from_data(data)
 
@@ -149,7 +149,7 @@ def small_hetero():
     return data
 
 
-def test_hetero_data():
+def test_attributes_of_hetero_data_become_features_by_type():
     graph = graph_from_data(small_hetero())
     assert {t: table.num_nodes for t, table in graph.nodes.items()} == {"paper": 3, "author": 2, "venue": 4, "topic": 6}
     assert {t: set(table.features) for t, table in graph.nodes.items()} == {
@@ -198,7 +198,7 @@ def changed(owner, **attributes):
         (changed("paper", val_mask=torch.ones(3, 2, dtype=torch.bool)), "paper.val_mask is bool"),
     ],
 )
-def test_hetero_refusals(data, message):
+def test_hetero_data_that_is_no_graph_is_refused(data, message):
     with pytest.raises(SchemaError, match=message):
         graph_from_data(data)
 

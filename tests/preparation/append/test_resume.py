@@ -57,7 +57,7 @@ def check_done(folder: Path) -> None:
 @pytest.mark.parametrize(
     "num_kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)]
 )
-def test_killed_repeatedly(folder: Path, num_kills: int):
+def test_an_append_killed_repeatedly_is_the_same(folder: Path, num_kills: int):
     def again() -> None:
         shutil.rmtree(folder / "got")
         shutil.copytree(folder / "old", folder / "got")

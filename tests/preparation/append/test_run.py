@@ -132,6 +132,19 @@ def test_from_a_chunked_graph(tmp_path):
     assert append_folder(tmp_path / "d", tmp_path / "delta", again=True).book.num_parts == 4
 
 
+def test_appended_datetimes_are_counted_in_the_units_that_the_dataset_keeps(tmp_path):
+    edges = EdgeTable(src_keys=np.arange(3), dst_keys=np.array([1, 2, 0]), features={"time": np.array([5, 6, 7])})
+    graph = Graph(nodes={"node": NodeTable(num_nodes=3)}, edges={("node", "to", "node"): edges}).check()
+    hopstream.write_parts(graph, tmp_path / "one", num_parts=1, time_attr="time", time_unit="s")
+    hopstream.dataset.reshard(tmp_path / "one", tmp_path / "d", num_parts=2, method="hash", num_workers=0)
+    times = np.array(["1970-01-01T00:01", "1970-01-02T00:00"], "M8[ns]")
+    assert append(tmp_path / "d", edges=([0, 1], [2, 2], {"time": times})).time_unit == "s"
+    added = hopstream.read_dataset(tmp_path / "d").edges["node", "to", "node"]
+    assert added.features["time"].tolist() == [5, 6, 7, 60, 86400]
+    with pytest.raises(SchemaError, match=r"node__to__node\.time\[0\] is .*; wanted a whole number"):
+        append(tmp_path / "d", edges=([0], [2], {"time": times[:1] + 1}))
+
+
 def test_open_stores_keep_the_old_dataset(tmp_path):
     grown = grown_graph()
     hopstream.write_parts(grown.until(2), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
@@ -193,7 +206,11 @@ LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
         ({"nodes": {"movie": {"x": ONE}}}, UnknownNameError, "features of movie name 'x'"),
         ({"edges": {LIKES: (ONE, ONE)}}, SchemaError, "movie__like__movie.number is missing"),
         ({"edges": {LIKES: (ONE, ONE, {"number": ONE.astype(np.int32)})}}, SchemaError, "in the dataset it is int64"),
-        ({"edges": {LIKES: (ONE, ONE, {"number": ONE.astype("M8[s]")})}}, SchemaError, "keep the unit of its times"),
+        (
+            {"edges": {LIKES: (ONE, ONE, {"number": ONE.astype("M8[s]")})}},
+            SchemaError,
+            "the dataset states no unit of its times",
+        ),
         ({"edges": {LIKES: (ONE, ONE + 99, {"number": ONE})}}, IdRangeError, r"dst_keys\[0\] is 99; movie has keys"),
         ({"edges": {LIKES: (ONE, ONE[:0], {"number": ONE})}}, SchemaError, "1 sources and 0 destinations"),
         ({"edges": {LIKES: (ONE, ONE, {"number": ONE.repeat(2)})}}, SchemaError, "has 2 rows; there are 1 new rows"),

@@ -111,7 +111,8 @@ CORRUPTIONS = {
     "wrong edge ids": lambda r: edit(r, f"{EDGES}/edge_start.npy", lambda ids: ids + 1),
     "rows end elsewhere": lambda r: edit(r, f"{EDGES}/indptr.npy", lambda p: np.array([*p[:1], p[1] + 1, *p[2:]])),
     "wrong time": lambda r: edit(r, f"{EDGES}/time.npy", lambda times: times + 1),
-    "wrong weight": lambda r: edit(r, f"{EDGES}/weight.npy", put(0, 77)),
+    "wrong weight": lambda r: edit(r, f"{EDGES}/features/rating.npy", put(0, 77)),
+    "wrong feature of an edge": lambda r: edit(r, f"{EDGES}/features/time.npy", put(1, 77)),
     "wrong alias": lambda r: edit(r, f"{EDGES}/weight_alias.npy", put(0, 77)),
     "wrong feature": lambda r: edit(r, f"{CACHED}/features/x.npy", put((0, 1), 77)),
     "wrong string": lambda r: edit(r, f"{CACHED}/features/name.values.npy", put(0, 66)),
@@ -186,7 +187,8 @@ def test_a_forged_record_must_still_fit_the_dataset(root):
     for changes, told in (
         ({"files": {}}, "does not list"),
         ({"files": {**manifest.halo.files, "../x.npy": next(iter(manifest.halo.files.values()))}}, r"\.\./x\.npy"),
-        ({"features": {"user": ("y",)}}, "the schema does not have"),
+        ({"features": {"user": ("y",)}}, "the dataset does not have them"),
+        ({"edge_features": {("user", "rates", "movie"): ("y",)}}, "the dataset does not have them"),
         ({"features": {}}, "the counts of the halo of part"),
         ({"generation": 2}, "does not list"),
     ):

@@ -82,7 +82,7 @@ def test_more_is_appended_and_compacted(tmp_path):
     assert verify_dataset(tmp_path / "d", against=grown.graph).is_ok
 
 
-def test_refusals(tmp_path):
+def test_compact_does_nothing_without_deltas_and_refuses_bad_arguments(tmp_path):
     write_parts(grown_graph().until(1), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
     folder = (tmp_path / "d").stat()
     assert not compact(tmp_path / "d").book.deltas

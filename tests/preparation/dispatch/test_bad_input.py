@@ -37,21 +37,21 @@ def test_valid_input_is_dispatched(folder):
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_metadata(folder, case):
+def test_bad_metadata_is_refused(folder, case):
     change, error, message = REFUSALS[case]
     change(folder.metadata)
     check_refused(folder, error, message)
 
 
 @pytest.mark.parametrize("case", BAD_EDGES)
-def test_edges(folder, case):
+def test_bad_edges_are_refused(folder, case):
     file_format, contents, error, message = BAD_EDGES[case]
     folder.set_edges(file_format, contents)
     check_refused(folder, error, message)
 
 
 @pytest.mark.parametrize("case", [case for case in BAD_COLUMNS if case != "objects"])
-def test_features(folder, case):
+def test_bad_features_are_refused(folder, case):
     file_format, contents, error, message = BAD_COLUMNS[case]
     folder.set_feat("numpy", [FEAT])
     folder.set_feat(file_format, contents)
@@ -59,7 +59,7 @@ def test_features(folder, case):
 
 
 @pytest.mark.parametrize("case", BAD_RAGGED)
-def test_ragged_features(folder, case):
+def test_bad_ragged_features_are_refused(folder, case):
     contents, message = BAD_RAGGED[case]
     folder.set_feat("parquet", contents)
     check_refused(folder, SchemaError, message)
@@ -67,7 +67,7 @@ def test_ragged_features(folder, case):
 
 @pytest.mark.parametrize("name", ["n/1.npy", "e/2.csv", "w/1.npy"])
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.8])
-def test_truncated_files(folder, name, kept):
+def test_truncated_files_are_refused_by_name(folder, name, kept):
     path = folder.root / name
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content))])

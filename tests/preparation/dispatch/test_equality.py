@@ -26,7 +26,9 @@ from tests.preparation.dispatch.sources import check_equal, cut_small, use_graph
     max_examples=8, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
-def test_any_graph(tmp_path, graph: Graph, num_parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked):
+def test_any_dispatched_graph_has_the_bytes_of_write_parts(
+    tmp_path, graph: Graph, num_parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked
+):
     graph = without_edge_splits(graph)
     write_owners(tmp_path / "owners", graph, num_parts, np.random.default_rng(seed))
     with pytest.MonkeyPatch.context() as patch:

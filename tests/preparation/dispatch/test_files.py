@@ -60,7 +60,9 @@ def small_graph(rng: np.random.Generator) -> Graph:
     ("edges_format", "data_format", "vector_rows", "num_chunks", "num_parts"),
     [("csv", "numpy", False, 4, 4), ("parquet", "parquet", True, 4, 3), ("numpy", "parquet", False, 11, 6)],
 )
-def test_every_format(tmp_path, monkeypatch, rng, edges_format, data_format, vector_rows, num_chunks, num_parts):
+def test_every_file_format_gives_the_same_dataset(
+    tmp_path, monkeypatch, rng, edges_format, data_format, vector_rows, num_chunks, num_parts
+):
     graph = small_graph(rng)
     write_chunked(
         graph, tmp_path / "in", num_chunks=num_chunks, edges_format=edges_format, data_format=data_format,

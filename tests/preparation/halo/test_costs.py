@@ -25,7 +25,7 @@ from tests.preparation.audit.forging import OPTIONS, full_graph
 
 CHOICES = [
     {"hops": 1}, {"hops": 3, "features": "all"}, {"hops": 0, "budget": 500}, {"hops": 2, "budget": "1MB"},
-    {"hops": 1, "features": "user:*"},
+    {"hops": 1, "features": "user:*"}, {"hops": 2, "features": "user__rates__movie:*"},
 ]  # fmt: skip
 
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.arrays import offsets_of
+from hopstream.kernels.halo import mark_ids
 from hopstream.preparation.halo import reach, sources
 from hopstream.preparation.halo.reach import InclusionModel, hottest, row_bytes
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import NodeBitmap, NumberTables, Parts, chunks_of
+from hopstream.preparation.halo.sources import EdgesOf, NodeBitmap, NumberTables, Parts, chunks_of
 from tests.preparation.audit.forging import OPTIONS, full_graph
 
 
@@ -35,6 +37,21 @@ def sorted_hottest(parts, part, sampled, features, budget):
             break
         taken[list(features)[number]].append(int(i))
     return {t: sorted(ids) for t, ids in taken.items()}
+
+
+@pytest.mark.parametrize("as_bitmap", [False, True])
+def test_edges_of_nodes_come_in_bounded_blocks_in_the_order_of_nodes(monkeypatch, as_bitmap):
+    monkeypatch.setattr(sources, "CHUNK_ROWS", 64)
+    counts = np.array([0, 150, 3, 0, 64, 1, 70] * 12)
+    offsets = offsets_of(counts) + 1000
+    nodes = np.flatnonzero(np.arange(len(counts)) % 5)
+    taken = NodeBitmap.empty(len(counts))
+    mark_ids(nodes, taken.marks)
+    edges = EdgesOf(taken if as_bitmap else nodes, lambda ids: (offsets[ids], counts[ids]), int(counts[nodes].sum()))
+    blocks = list(edges.chunks())
+    assert max(map(len, blocks)) <= 64
+    wanted = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in nodes])
+    assert np.array_equal(np.concatenate(blocks), wanted) and len(edges) == len(wanted)
 
 
 @pytest.mark.parametrize("num_values", [1, 3, 1000])

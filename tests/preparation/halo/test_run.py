@@ -15,6 +15,7 @@ import hopstream
 from hopstream.arrays import RaggedArray
 from hopstream.dataset.book import ends_of
 from hopstream.dataset.halo_layout import open_halo
+from hopstream.dataset.halo_record import check_halo
 from hopstream.errors import FormatError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked
@@ -84,6 +85,12 @@ def check_truth(dataset, hops):
                     left, right = getattr(edges, name), getattr(theirs, name)
                     assert (left is None) == (right is None)
                     assert left is None or left[ours].tobytes() == right[start:stop].tobytes()
+                assert set(edges.features) == set(dataset.manifest.halo.edge_features.get(entity[0], ()))
+                for name, column in edges.features.items():
+                    one, other = (rows_of(c, at.start, at.stop) for c, at in (
+                        (column, ours), (theirs.features[name], slice(start, stop)),
+                    ))  # fmt: skip
+                    assert same_column(one, other)
         for node_type, cached in halo.cached.items():
             assert halo_budget(dataset) is not None or cached.ids.tolist() == wanted[node_type]
             for name, column in cached.features.items():
@@ -92,9 +99,11 @@ def check_truth(dataset, hops):
                     p = int(book.parts_of(node_type, np.array([i]))[0])
                     at = i - book.offsets(node_type)[p]
                     theirs = arrays[p].node_features[node_type][name]
-                    one, other = (c.take(np.array([r])) if isinstance(c, RaggedArray) else np.array(c[r : r + 1])
-                                  for c, r in ((column, row), (theirs, at)))  # fmt: skip
-                    assert same_column(one, other)
+                    assert same_column(rows_of(column, row, row + 1), rows_of(theirs, at, at + 1))
+
+
+def rows_of(column, start, stop):
+    return column.take(np.arange(start, stop)) if isinstance(column, RaggedArray) else np.array(column[start:stop])
 
 
 def inclusion_of(parts, part, settings):
@@ -120,7 +129,7 @@ def test_copies_are_true_and_complete(root, hops):
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=typed_graphs(), hops=st.integers(1, 2), num_parts=st.integers(1, 3))
-def test_any_graph(tmp_path_factory, graph, hops, num_parts):
+def test_any_graphs_halo_is_true_and_complete(tmp_path_factory, graph, hops, num_parts):
     root = tmp_path_factory.mktemp("any") / "d"
     halo = HaloSettings(hops=hops, features="all")
     manifest = hopstream.write_parts(graph, root, num_parts=num_parts, method="random", halo=halo)
@@ -143,6 +152,27 @@ def test_the_content_is_the_same_with_and_without(root):
     assert {p.name for p in root.glob("part-*/halo/*")} == {"00002"}
     assert hopstream.dataset.add_halo(root, hops=0).manifest.halo is None
     assert tree_of(root) == tree
+
+
+def test_named_edge_features_are_copied_beside_a_budget_that_does_not_count_them(root):
+    halo = hopstream.dataset.add_halo(
+        root, hops=2, features="user__rates__movie:rating,user:x", budget=100
+    ).manifest.halo
+    rates = ("user", "rates", "movie")
+    assert (dict(halo.edge_features), dict(halo.features)) == ({rates: ("rating",)}, {"user": ("x",)})
+    names = {name.rpartition("/")[2] for name in halo.files if "/edge/user__rates__movie/in/" in name}
+    assert "rating.npy" in names and not names & {"weight.npy", "time.values.npy"}
+    check_truth(hopstream.open_dataset(root, verify=True), 2)
+    assert hopstream.verify_dataset(root).is_ok
+    every = hopstream.dataset.add_halo(root, hops=1, budget=100).manifest.halo
+    assert every.edge_features == {} and set(every.features) == {"user", "movie"}
+
+
+def test_a_halo_with_edge_features_and_no_edges_is_refused(root):
+    manifest = hopstream.dataset.add_halo(root, hops=1, features="all").manifest
+    check_halo(manifest.halo, manifest)
+    with pytest.raises(FormatError, match="the dataset does not have them to copy"):
+        check_halo(replace(manifest.halo, hops=0), manifest)
 
 
 def test_the_hottest_rows_are_taken_within_the_budget(root):
@@ -255,7 +285,11 @@ def test_bad_options_are_refused(root):
     ):
         with pytest.raises(SettingsError, match=told):
             hopstream.dataset.add_halo(root, **wrong)
-    for features, told in (("user:y", "has no feature 'y'"), ("nobody:x", "nobody")):
+    with pytest.raises(SettingsError, match="features of edges are copied with the edges"):
+        hopstream.dataset.add_halo(root, hops=0, features=["user__rates__movie:rating", "user:x"], budget=100)
+    for features, told in (
+        ("user:y", "has no feature 'y'"), ("nobody:x", "nobody"), ("user__rates__movie:y", "has no feature 'y'"),
+    ):  # fmt: skip
         with pytest.raises(UnknownNameError, match=told):
             hopstream.dataset.add_halo(root, features=features)
         with pytest.raises(UnknownNameError, match=told):

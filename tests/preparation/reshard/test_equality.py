@@ -33,7 +33,9 @@ PARTS = st.sampled_from([(1, 3), (4, 2), (3, 5), (2, 13)])
     max_examples=5, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
-def test_any_graph(tmp_path, graph: Graph, parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked):
+def test_any_resharded_graph_has_the_bytes_of_write_parts(
+    tmp_path, graph: Graph, parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked
+):
     with pytest.MonkeyPatch.context() as patch:
         cut_small(patch, size)
         check_reshard(

@@ -159,7 +159,7 @@ class CountedFile(EdgeFile):
     num_rows: int
 
     def count(self, declared: int | None) -> int:
-        """See ``EdgeFile.count``."""
+        """Return the number of edges in the header or footer, after comparing it with the metadata."""
         if declared is not None and self.num_rows != declared:
             raise SchemaError(f"{self.shown} has {self.num_rows} edges; the metadata says {declared}")
         return self.num_rows
@@ -169,7 +169,7 @@ class CountedFile(EdgeFile):
         return [self.num_rows]
 
     def spans(self, number: int, declared: int | None, max_rows: int) -> list[Span]:
-        """See ``EdgeFile.spans``; only row groups larger than ``max_rows`` are cut.
+        """Cut the rows into spans; only row groups larger than ``max_rows`` are cut.
 
         A span that ended inside a row group would make the next span decode that group again.
         """
@@ -210,18 +210,18 @@ class LinesFile(EdgeFile):
         self._num_bytes = path.stat().st_size
 
     def place(self, row: int) -> str:
-        """See ``EdgeFile.place``; lines count from 1."""
+        """Return the file and line of a row for messages; lines count from 1."""
         return f"{self.shown} line {row + 1}"
 
     def count(self, declared: int | None) -> int | None:
-        """See ``EdgeFile.count``."""
+        """Return the number of edges in the metadata, 0 for an empty file, or None if unknown."""
         shortest = (declared or 0) * SHORTEST_LINE - 1  # the last line may end without a line feed
         if declared is not None and (bool(declared) != bool(self._num_bytes) or self._num_bytes < shortest):
             raise SchemaError(f"{self.shown} is {self._num_bytes} bytes; the metadata says {declared} edges")
         return declared if self._num_bytes else 0
 
     def spans(self, number: int, declared: int | None, max_rows: int) -> list[Span]:
-        """See ``EdgeFile.spans``; counts lines unless the metadata declares that the whole file fits one span.
+        """Cut the file into spans of lines, which are counted unless one span fits the whole file.
 
         Raises:
             FormatError: The file cannot be read, or is shorter than when it was opened.
@@ -249,7 +249,7 @@ class LinesFile(EdgeFile):
         return found
 
     def read(self, span: Span) -> Iterator[Rows]:
-        """See ``EdgeFile.read``.
+        """Read the lines of a span in blocks.
 
         Raises:
             FormatError: A line does not have two cells, or the file is shorter than when it was opened.
@@ -341,11 +341,11 @@ class NpyEdges(CountedFile):
             raise SchemaError(f"{file.shown} is {file.dtype}{shape}; wanted integers [num_edges, 2]: {remedy}")
 
     def place(self, row: int) -> str:
-        """See ``EdgeFile.place``."""
+        """Return the file and number of a row for messages."""
         return f"{self.shown} row {row}"
 
     def read(self, span: Span) -> Iterator[Rows]:
-        """See ``EdgeFile.read``."""
+        """Read a span of the mapped array in blocks."""
         end = span.first_row + span.num_rows
         for row in range(span.first_row, end, BLOCK_ROWS):
             pairs = np.empty((min(BLOCK_ROWS, end - row), 2), self._file.dtype.newbyteorder("="))
@@ -389,7 +389,7 @@ class ParquetEdges(CountedFile):
             raise SchemaError(f"{shown} has columns {columns}; wanted two of integers, sources and destinations")
 
     def place(self, row: int) -> str:
-        """See ``EdgeFile.place``."""
+        """Return the file and number of a row for messages."""
         return self._file.place(row)
 
     def ends(self) -> Sequence[int]:
@@ -397,7 +397,7 @@ class ParquetEdges(CountedFile):
         return cast(list[int], self._file.group_offsets[1:].tolist())
 
     def read(self, span: Span) -> Iterator[Rows]:
-        """See ``EdgeFile.read``."""
+        """Read the row groups of a span in blocks."""
         for row, columns in self._file.batches(span.first_row, span.first_row + span.num_rows, BATCH_ROWS):
             src_keys, dst_keys = (self._integers(row, column) for column in columns)
             yield row, src_keys, dst_keys

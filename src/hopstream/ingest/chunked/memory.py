@@ -36,7 +36,7 @@ class MemoryColumn(ColumnSource):
         self.num_rows, self.dtype, self.shape = len(array), array.dtype, tuple(array.shape[1:])
 
     def read(self, start: int, stop: int) -> Array:
-        """See ``ColumnSource.read``; the rows share memory with the feature if it is in C order."""
+        """Return some rows, which share memory with the feature if it is in C order."""
         if not 0 <= start <= stop <= self.num_rows:
             raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
         return np.ascontiguousarray(self._array[start:stop])
@@ -52,13 +52,13 @@ class MemoryRagged(RaggedSource):
         self.is_string, self.num_elements = array.is_string, len(array.values)
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """See ``RaggedSource.pieces``; the rows share memory with the feature."""
+        """Yield some rows, which share memory with the feature."""
         offsets = self._array.offsets[start : stop + 1]
         for first, last in cut_rows(offsets, self.element_bytes):
             yield slice_rows(self._array, start + first, start + last)
 
     def lengths(self, start: int, stop: int) -> IntArray:
-        """See ``RaggedSource.lengths``."""
+        """Return the number of elements of some rows."""
         return np.diff(self._array.offsets[start : stop + 1])
 
 
@@ -71,7 +71,7 @@ class MemoryMask(ColumnSource):
         self.num_rows, self.dtype, self.shape = num_rows, np.dtype(np.bool_), ()
 
     def read(self, start: int, stop: int) -> Array:
-        """See ``ColumnSource.read``."""
+        """Return whether each of some rows is in the split."""
         mask = np.zeros(stop - start, np.bool_)
         for keys in self._keys:
             first, last = np.searchsorted(keys, [start, stop])
@@ -88,7 +88,7 @@ class MemoryEdges(EdgeSource):
         self.num_edges = table.num_edges
 
     def pieces(self, max_rows: int) -> list[EdgeRange]:
-        """See ``EdgeSource.pieces``."""
+        """Cut the edges into consecutive ranges."""
         ends = ((first, min(first + max_rows, self.num_edges)) for first in range(0, self.num_edges, max_rows))
         return [
             EdgeRange(first=first, stop=stop, spans=(Span(file=0, first_row=first, num_rows=stop - first),))
@@ -96,7 +96,7 @@ class MemoryEdges(EdgeSource):
         ]
 
     def read(self, piece: EdgeRange) -> Iterator[Ends]:
-        """See ``EdgeSource.read``."""
+        """Yield the ends of a range of edges in blocks."""
         if not 0 <= piece.first <= piece.stop <= self.num_edges:
             raise FormatError(f"edges {piece.first}..{piece.stop} of {self.num_edges}; the piece is another graph's")
         for first in range(piece.first, piece.stop, BLOCK_ROWS):

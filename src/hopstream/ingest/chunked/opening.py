@@ -110,7 +110,7 @@ class FileColumn(ColumnSource):
                 )
 
     def read(self, start: int, stop: int) -> Array:
-        """See ``ColumnSource.read``."""
+        """Read some rows from the files that hold them."""
         if not 0 <= start <= stop <= self.num_rows:
             raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
         out = np.empty((stop - start, *self.shape), self.dtype)
@@ -152,7 +152,7 @@ class FileEdges(EdgeSource):
             self._check_total(counts)
 
     def pieces(self, max_rows: int) -> list[EdgeRange]:
-        """See ``EdgeSource.pieces``."""
+        """Cut the edges of all files into spans."""
         if max_rows not in self._cuts:
             spans: list[list[Span]] = []
             for number, (file, declared) in enumerate(zip(self._files, self._declared, strict=False)):
@@ -165,7 +165,7 @@ class FileEdges(EdgeSource):
         return self._cuts[max_rows]
 
     def read(self, piece: EdgeRange) -> Iterator[Ends]:
-        """See ``EdgeSource.read``."""
+        """Read the ends of a span's edges in blocks."""
         key = piece.first
         for span in piece.spans:
             if not 0 <= span.file < len(self._files):

@@ -68,7 +68,7 @@ class ParquetRagged(RaggedSource):
         return int(self._starts[place]) if place < len(self._starts) else self.num_rows
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """See ``RaggedSource.pieces``."""
+        """Read some rows in pieces, one row group after the other."""
         file, row = int(np.searchsorted(self._offsets, start, side="right")) - 1, start
         while row < stop:
             last = min(stop, int(self._offsets[file + 1]))

@@ -150,7 +150,7 @@ class StoredRagged(RaggedSource):
         self.dtype, self.shape, self.is_string = schema.numpy_dtype, schema.shape, schema.is_string
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """See ``RaggedSource.pieces``."""
+        """Read some rows in pieces from the chunks."""
         for block, begin, end in _overlaps(start, stop, self._layout.kept_offsets):
             place = int(self._layout.kept_offsets[block])
             if self._name is None:

@@ -99,7 +99,7 @@ class Moments:
         self._sums: list[list[int]] = []
 
     def add(self, column: Column, place: tuple[int, int]) -> None:
-        """See ``Fit.add``."""
+        """Add the values of some rows, and their squares, to the sums."""
         rows = numbers_of(column)
         if (np.abs(rows) > MAX_MAGNITUDE).any():
             raise SchemaError(f"a value is infinite or beyond {MAX_MAGNITUDE:g}; replace such values in the table")
@@ -111,11 +111,11 @@ class Moments:
         self.merge(sums)
 
     def merge(self, other: Any) -> None:
-        """See ``Fit.merge``."""
+        """Add the sums of another process."""
         self._sums = _merged(self._sums, other, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
 
     def to_json(self) -> Any:
-        """See ``Fit.to_json``."""
+        """Return the sums as a JSON value."""
         return self._sums
 
     def results(self) -> list[tuple[float, float]]:
@@ -136,7 +136,7 @@ class Extremes:
         self._ends: list[list[float]] = []
 
     def add(self, column: Column, place: tuple[int, int]) -> None:
-        """See ``Fit.add``."""
+        """Update the least and the greatest value by some rows."""
         rows = numbers_of(column)
         if np.isinf(rows).any():
             raise SchemaError("a value is infinite; replace such values in the table")
@@ -145,11 +145,11 @@ class Extremes:
             self.merge([list(ends) for ends in zip(low.min(0).tolist(), high.max(0).tolist(), strict=True)])
 
     def merge(self, other: Any) -> None:
-        """See ``Fit.merge``."""
+        """Update the least and the greatest value by those of another process."""
         self._ends = _merged(self._ends, other, lambda a, b: [min(a[0], b[0]), max(a[1], b[1])])
 
     def to_json(self) -> Any:
-        """See ``Fit.to_json``."""
+        """Return the least and the greatest value as a JSON value."""
         return self._ends
 
     def results(self) -> list[tuple[float, float]]:
@@ -175,7 +175,7 @@ class RowSample:
         self._rows: Array | None = None
 
     def add(self, column: Column, place: tuple[int, int]) -> None:
-        """See ``Fit.add``."""
+        """Add some rows to the sample; the rows with the smallest hashes stay."""
         rows, (file, first) = numbers_of(column), place
         if np.isinf(rows).any():
             raise SchemaError("a value is infinite; replace such values in the table")
@@ -198,12 +198,12 @@ class RowSample:
             self._hashes, self._rows = hashes[order], rows[order]
 
     def merge(self, other: Any) -> None:
-        """See ``Fit.merge``."""
+        """Add the sample of another process; the rows with the smallest hashes stay."""
         if other[0]:
             self._take(np.array(other[0], np.uint64), np.array(other[1], np.float64))
 
     def to_json(self) -> Any:
-        """See ``Fit.to_json``."""
+        """Return the sample as a JSON value."""
         return [self._hashes.tolist(), [] if self._rows is None else self._rows.tolist()]
 
     def columns(self) -> list[Array]:
@@ -220,7 +220,7 @@ class Counts:
         self._counts: pa.Table | None = None
 
     def add(self, column: Column, place: tuple[int, int]) -> None:
-        """See ``Fit.add``."""
+        """Count the values of some rows."""
         counted = pc.value_counts(flat_categories(column, self._separator)[0])
         self._take(pa.table({"value": counted.field("values"), "rows": counted.field("counts")}))
 
@@ -237,13 +237,13 @@ class Counts:
             )
 
     def merge(self, other: Any) -> None:
-        """See ``Fit.merge``."""
+        """Add the counts of another process."""
         if other[0] is not None:
             value_type = {"string": pa.large_string(), "int64": pa.int64(), "bool": pa.bool_()}[other[0]]
             self._take(pa.table({"value": pa.array(other[1], value_type), "rows": pa.array(other[2], pa.int64())}))
 
     def to_json(self) -> Any:
-        """See ``Fit.to_json``."""
+        """Return each value with its number of rows as a JSON value."""
         if self._counts is None:
             return [None, [], []]
         value_type = self._counts.schema.field("value").type

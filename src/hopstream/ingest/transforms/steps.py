@@ -114,7 +114,7 @@ class _OfNumbers(Fitted):
     dtype: FloatDtype = "float32"
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check that ``dtype`` is a dtype of floats."""
         _check(where, "dtype", self.dtype, self.dtype in FLOATS, f"one of {', '.join(FLOATS)}")
 
     def _as_rows(self, values: Array, column: Column) -> Array:
@@ -130,7 +130,7 @@ class _Scaled(_OfNumbers):
     scale: list[float] | None = None
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Subtract the offset and divide by the scale."""
         rows = numbers_of(column)
         return self._as_rows((rows - np.array(self.shift or [0.0])) / np.array(self.scale or [1.0]), column)
 
@@ -142,11 +142,11 @@ class Standard(_Scaled):
     name: ClassVar[str] = "standard"
 
     def start(self) -> Fit:
-        """See ``Fitted.start``."""
+        """Start to sum values and squares."""
         return Moments()
 
     def fitted_by(self, fit: Moments) -> Self:
-        """See ``Fitted.fitted_by``."""
+        """Take mean and standard deviation from the sums."""
         found = fit.results()
         return replace(self, shift=[mean for mean, _ in found], scale=[var**0.5 or 1.0 for _, var in found])
 
@@ -163,21 +163,21 @@ class MinMax(_Scaled):
     clip: bool = False
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check ``dtype``, and that ``clip`` is a flag."""
         super().check(where)
         _check(where, "clip", self.clip, isinstance(self.clip, bool), "true or false")
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Scale to the range from 0 to 1, and cut off what lies outside if asked to."""
         scaled = cast(Array, super().apply(column))
         return np.clip(scaled, 0, 1) if self.clip else scaled
 
     def start(self) -> Fit:
-        """See ``Fitted.start``."""
+        """Start to look for the least and the greatest value."""
         return Extremes()
 
     def fitted_by(self, fit: Extremes) -> Self:
-        """See ``Fitted.fitted_by``."""
+        """Take the least value as offset and the range of values as scale."""
         found = fit.results()
         return replace(self, shift=[low for low, _ in found], scale=[(high - low) or 1.0 for low, high in found])
 
@@ -201,7 +201,7 @@ class Rank(_OfNumbers):
     points: list[list[float]] | None = None
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check the distribution, and that ``quantiles`` is a number from 2 on."""
         super().check(where)
         _check(
             where, "distribution", self.distribution, self.distribution in ("normal", "uniform"), "normal or uniform"
@@ -210,11 +210,11 @@ class Rank(_OfNumbers):
         _check(where, "quantiles", self.quantiles, is_valid, "an integer from 2 to 65536")
 
     def start(self) -> Fit:
-        """See ``Fitted.start``."""
+        """Start to sample rows."""
         return RowSample()
 
     def fitted_by(self, fit: RowSample) -> Self:
-        """See ``Fitted.fitted_by``."""
+        """Compute the quantiles of the sample."""
         points = []
         for values in fit.columns():
             known = values if len(values) else np.zeros(1)
@@ -223,7 +223,7 @@ class Rank(_OfNumbers):
         return replace(self, points=points)
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Interpolate the rank of each value, and spread the ranks over the distribution."""
         rows = numbers_of(column)
         done = np.empty_like(rows)
         for number, values in enumerate(rows.T):
@@ -258,7 +258,7 @@ class _OfCodes(Transform):
     encode: Literal["ids", "one-hot"] = "ids"
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check that ``encode`` is known."""
         _check(where, "encode", self.encode, self.encode in ("ids", "one-hot"), "ids or one-hot")
 
     @abstractmethod
@@ -271,7 +271,7 @@ class _OfCodes(Transform):
         """Number of known classes."""
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Return the numbers of the classes, or one-hot vectors."""
         codes = self.codes(column)
         return codes if self.encode == "ids" else self._vectors(len(codes), np.arange(len(codes)), codes)
 
@@ -303,23 +303,23 @@ class Categories(_OfCodes, Fitted):
     values: list[Any] | None = None
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check ``encode``, ``most`` and ``separator``."""
         super().check(where)
         _check(where, "most", self.most, self.most is None or _is_count(self.most, 1 << 18), "1 to 262144")
         is_valid = self.separator is None or (isinstance(self.separator, str) and bool(self.separator))
         _check(where, "separator", self.separator, is_valid, "a string")
 
     def start(self) -> Fit:
-        """See ``Fitted.start``."""
+        """Start to count the values."""
         return Counts(self.separator)
 
     def fitted_by(self, fit: Counts) -> Self:
-        """See ``Fitted.fitted_by``."""
+        """Take the values, or the most frequent of them, in ascending order."""
         return replace(self, values=fit.values(self.most))
 
     @property
     def num_classes(self) -> int:
-        """See ``_OfCodes.num_classes``."""
+        """Number of known categories."""
         return len(self.values or ())
 
     @cached_property
@@ -328,7 +328,7 @@ class Categories(_OfCodes, Fitted):
         return pa.array(self.values or [], kinds.get(type((self.values or [0])[0]), pa.int64()))
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Return the numbers of the categories, or vectors with a 1 for each category of a row."""
         values, rows = flat_categories(column, self.separator)
         if rows is None:
             return super().apply(column)
@@ -338,7 +338,7 @@ class Categories(_OfCodes, Fitted):
         return self._vectors(len(column), rows, codes)
 
     def codes(self, column: Column) -> Array:
-        """See ``_OfCodes.codes``."""
+        """Look up each value among the categories."""
         return self._codes(categories_of(column))
 
     def _codes(self, given: pa.Array) -> Array:
@@ -362,17 +362,17 @@ class Hash(_OfCodes):
     buckets: int = 1024
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check ``encode`` and the number of buckets."""
         super().check(where)
         _check(where, "buckets", self.buckets, _is_count(self.buckets, 1 << 31), "an integer from 1 to 2**31")
 
     @property
     def num_classes(self) -> int:
-        """See ``_OfCodes.num_classes``."""
+        """Number of buckets."""
         return self.buckets
 
     def codes(self, column: Column) -> Array:
-        """See ``_OfCodes.codes``."""
+        """Hash each value to a bucket."""
         given = categories_of(column)
         hashes = np.empty(len(given), np.uint64)
         if pa.types.is_large_string(given.type):
@@ -403,7 +403,7 @@ class Buckets(_OfCodes, Fitted):
     bounds: list[float] | None = None
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check ``encode``, the number of buckets, the strategy and the edges."""
         super().check(where)
         _check(where, "buckets", self.buckets, _is_count(self.buckets, MAX_WIDTH), f"1 to {MAX_WIDTH}")
         _check(where, "strategy", self.strategy, self.strategy in ("uniform", "quantile"), "uniform or quantile")
@@ -415,15 +415,15 @@ class Buckets(_OfCodes, Fitted):
 
     @property
     def is_fitted(self) -> bool:
-        """See ``Transform.is_fitted``."""
+        """Whether the edges are known."""
         return self.edges is not None or self.bounds is not None
 
     def start(self) -> Fit:
-        """See ``Fitted.start``."""
+        """Start to look for the extremes, or to sample rows for quantiles."""
         return Extremes() if self.strategy == "uniform" else RowSample()
 
     def fitted_by(self, fit: Any) -> Self:
-        """See ``Fitted.fitted_by``."""
+        """Compute the edges of the buckets."""
         if isinstance(fit, Extremes):
             ends = [np.linspace(low, high, self.buckets + 1) for low, high in fit.results()]
         else:
@@ -437,11 +437,11 @@ class Buckets(_OfCodes, Fitted):
 
     @property
     def num_classes(self) -> int:
-        """See ``_OfCodes.num_classes``."""
+        """Number of buckets."""
         return len(self.edges or self.bounds or [0, 0]) - 1
 
     def codes(self, column: Column) -> Array:
-        """See ``_OfCodes.codes``."""
+        """Look up the bucket of each value."""
         values = numbers_of(column)
         if values.shape[1] != 1:
             raise SchemaError(f"rows have {values.shape[1]} values; buckets are for one number per row")
@@ -472,7 +472,7 @@ class Datetime(Transform):
     format: str | None = None
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check the parts, the unit and the format."""
         given = [self.parts] if isinstance(self.parts, str) else self.parts
         is_valid = isinstance(given, list) and bool(given) and all(part in PARTS for part in given)
         _check(where, "parts", self.parts, is_valid, f"some of {', '.join(PARTS)}")
@@ -480,7 +480,7 @@ class Datetime(Transform):
         _check(where, "format", self.format, self.format is None or isinstance(self.format, str), "a string")
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Read times, and return their parts."""
         given = categories_of(column)
         times = self._parsed(given) if pa.types.is_large_string(given.type) else self._counted(given)
         days = times.astype("datetime64[D]")
@@ -542,7 +542,7 @@ class Tokens(Transform):
     tokenizer: str = ""
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check that the tokenizer has the form ``module:function``."""
         module, _, function = str(self.tokenizer).partition(":")
         is_valid = all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
         _check(where, "tokenizer", self.tokenizer, is_valid, "module:function")
@@ -570,7 +570,7 @@ class Tokens(Transform):
         return cast(Tokenizer, found)
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Call the tokenizer, and check what it returns."""
         if not isinstance(column, RaggedArray) or not column.is_string:
             raise SchemaError("its values are no strings; a tokenizer takes strings")
         if not len(column):
@@ -594,11 +594,11 @@ class Truncate(Transform):
     length: int = 0
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check that ``length`` is a number above 0."""
         _check(where, "length", self.length, _is_count(self.length, 1 << 31), "an integer of at least 1")
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Keep the first characters or values of each row."""
         if not isinstance(column, RaggedArray):
             raise SchemaError("its rows have one length; truncate is for strings and lists of any length")
         if column.is_string:
@@ -622,12 +622,12 @@ class Pad(Truncate):
     value: float = 0
 
     def check(self, where: str) -> None:
-        """See ``Transform.check``."""
+        """Check ``length`` and ``value``."""
         _check(where, "length", self.length, _is_count(self.length, MAX_WIDTH), f"an integer from 1 to {MAX_WIDTH}")
         _check(where, "value", self.value, type(self.value) in (int, float), "a number")
 
     def apply(self, column: Column) -> Column:
-        """See ``Transform.apply``."""
+        """Cut or pad each row to the same length."""
         kept = column if isinstance(column, np.ndarray) else super().apply(column)
         if isinstance(kept, np.ndarray) or kept.is_string:
             raise SchemaError("its rows are no lists of any length; pad is for such lists")

@@ -25,8 +25,14 @@ from hopstream.checks import known_names
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.raw_ids import find_ids, id_feature_of, ids_like, ids_of_rows, unknown_id_error
 from hopstream.dataset.rows import DatasetRows
-from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values, weights_of
-from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.dataset.stored_columns import (
+    check_time_values,
+    check_weight_total,
+    check_weight_values,
+    times_in_unit,
+    weights_of,
+)
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
 from hopstream.ingest.chunked.sources import BLOCK_ROWS
@@ -124,8 +130,7 @@ def addition_of_arrays(  # noqa: PLR0913  one argument for each kind of rows
     edges, edge_splits = by_types(edges, schema.edges), by_types(edge_splits, schema.edges)
     by_type = by_edge_type(schema, edges, "edges")
     check_names("nodes", nodes, schema.nodes)
-    if transforms is not None:
-        nodes, by_type = transformed(transforms, nodes, by_type)
+    nodes, by_type = as_stored(manifest, transforms, nodes, by_type)
     node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
     if raw is not None:
         raw.check(node_tables)
@@ -160,16 +165,35 @@ def as_raw(value: ColumnLike) -> Column:
     return value if isinstance(value, RaggedArray) else to_array(value)
 
 
-def transformed(
-    transforms: Transforms, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType, NewEdges]
+def _counted(manifest: Manifest, label: str, given: Columns) -> Columns:
+    """Return columns with datetime64 values as integers in the unit of the dataset's times."""
+    found = dict(given)
+    for name, values in given.items():
+        if getattr(getattr(values, "dtype", None), "kind", "") == "M":
+            unit = manifest.time_unit if name == manifest.time_attr else None
+            try:
+                found[name] = times_in_unit(f"{label}.{name}", to_array(values), unit)
+            except SettingsError as error:
+                raise SchemaError(str(error)) from error
+    return found
+
+
+def as_stored(
+    manifest: Manifest,
+    transforms: Transforms | None,
+    nodes: Mapping[str, NewNodes],
+    edges: Mapping[EdgeType, NewEdges],
 ) -> tuple[dict[str, NewNodes], dict[EdgeType, NewEdges]]:
-    """Return new nodes and edges whose features are made of columns of tables."""
-    return {
-        t: transforms[t].apply(of) if t in transforms and isinstance(of, Mapping) else of for t, of in nodes.items()
-    }, {
-        t: (of[0], of[1], transforms[t].apply(of[2])) if type_label(t) in transforms and len(of) == 3 else of
-        for t, of in edges.items()
-    }
+    """Return new nodes and edges with transforms applied, and with datetime64 values as integers."""
+
+    def stored(label: str, columns: Columns) -> Columns:
+        columns = transforms[label].apply(columns) if transforms and label in transforms else columns
+        return _counted(manifest, label, columns)
+
+    return (
+        {t: stored(t, of) if isinstance(of, Mapping) else of for t, of in nodes.items()},
+        {t: (of[0], of[1], stored(type_label(t), of[2])) if len(of) == 3 else of for t, of in edges.items()},
+    )
 
 
 def arguments_of_chunks(
@@ -364,12 +388,6 @@ def checked_columns(
                 raise SchemaError(f"{where} is missing; new rows need all features of their type: {list(features)}")
             found[name] = empty_column(feature)
             continue
-        dtype = getattr(given[name], "dtype", None)
-        if getattr(dtype, "kind", "") == "M":
-            raise SchemaError(
-                f"{where} is {dtype}; a dataset does not keep the unit of its times: convert them to that "
-                "unit, for example by astype('datetime64[s]').astype(np.int64)"
-            )
         column = as_column(given[name], where)
         if len(column) == 0:
             column = empty_column(feature) if column_schema(column).is_fixed_width == feature.is_fixed_width else column

@@ -27,7 +27,7 @@ from hopstream.preparation.audit.reference import differing_items
 from hopstream.preparation.audit.report import Files
 from hopstream.preparation.halo.reach import InclusionModel
 from hopstream.preparation.halo.run import HaloWriter
-from hopstream.preparation.halo.settings import HaloSettings
+from hopstream.preparation.halo.settings import HaloFeatures, HaloSettings
 from hopstream.preparation.halo.sources import Chances, NumberTables, Parts
 from hopstream.schema import Direction, EdgeType
 
@@ -267,7 +267,8 @@ class _Check:
             self.files.findings.skip("halo", f"{root}: ids of nodes cannot be used")
             return
         writer = HaloWriter(self.parts, self.halo.generation, _Comparison(self.files))
-        writer.write(self.part, known, self.halo.features, cached)
+        features = HaloFeatures(nodes=self.halo.features, edges=self.halo.edge_features)
+        writer.write(self.part, known, features, cached)
 
     def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
         root, findings, hops = halo_root(self.part, self.halo.generation), self.files.findings, self.halo.hops

@@ -19,7 +19,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.assign.owners import BLOCK_ROWS
-from hopstream.dataset.book import PartitionBook, ends_of, neighbor_dtype
+from hopstream.dataset.book import Entity, PartitionBook, ends_of, neighbor_dtype
 from hopstream.dataset.regions import RegionWriter
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import Allotment, Needs, rounded_up
@@ -227,10 +227,14 @@ def _halo_costs(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSet
         num_parts=settings.num_parts, node_offsets={t: in_last(n.num_nodes) for t, n in graph.nodes.items()},
         edge_offsets=edges,
     )  # fmt: skip
-    feature_bytes = {
+    features = halo.choose(schema)
+    feature_bytes: dict[Entity, int] = {
         t: graph.nodes[t].num_nodes * sum(graph.nodes[t].features[name].row_bytes for name in names)
-        for t, names in halo.choose(schema).items()
+        for t, names in features.nodes.items()
     }
+    for t, names in features.edges.items():
+        num_bytes = graph.edges[t].num_edges * sum(graph.edges[t].features[name].row_bytes for name in names)
+        feature_bytes |= {(t, d): num_bytes for d in settings.directions}
     return halo_costs(DatasetContents.of(schema, settings, book), halo, feature_bytes)
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hopstream.checks import check_int
-from hopstream.dataset.settings import MAX_PARTS, PartitionSettings, Sides
+from hopstream.dataset.settings import MAX_PARTS, PartitionSettings, Sides, TimeUnit
 from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.schema import EdgeType
 
 _SAME = {f.name: f.metadata for f in fields(PartitionSettings)}
-_SHARED = ("direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_keys", "links")
+SHARED = ("direction", "keep_edge_keys", "time_attr", "time_unit", "weight_attr", "neighbor_keys", "links")
+"""Fields of ``PartitionSettings`` that a dispatch has too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class DispatchSettings(WorkSettings):
     direction: Sides = field(default="in", metadata=_SAME["direction"])
     keep_edge_keys: bool = field(default=True, metadata=_SAME["keep_edge_keys"])
     time_attr: str | None = field(default=None, metadata=_SAME["time_attr"])
+    time_unit: TimeUnit | None = field(default=None, metadata=_SAME["time_unit"])
     weight_attr: str | None = field(default=None, metadata=_SAME["weight_attr"])
     neighbor_keys: bool = field(default=False, metadata=_SAME["neighbor_keys"])
     links: tuple[EdgeType | str, ...] = field(default=(), metadata=_SAME["links"])
@@ -44,7 +46,7 @@ class DispatchSettings(WorkSettings):
 
     def partition_settings(self, num_parts: int) -> PartitionSettings:
         """Return the settings of ``write_parts`` for the same dataset."""
-        shared: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
+        shared: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
         return PartitionSettings(num_parts=num_parts, method="file", **shared)
 
 
@@ -55,6 +57,7 @@ class DispatchOptions(WorkOptions, total=False):
     direction: Sides
     keep_edge_keys: bool
     time_attr: str | None
+    time_unit: TimeUnit | None
     weight_attr: str | None
     neighbor_keys: bool
     links: tuple[EdgeType | str, ...]

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import numpy as np
 
-from hopstream.dataset.book import ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.halo_record import edge_column_names
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.paths import Contents, feature_paths, node_folder
+from hopstream.dataset.paths import Contents, edge_folder, feature_paths, node_folder
 from hopstream.engine.settings import Allotment, Needs, WorkerSettings, allot
-from hopstream.preparation.halo.settings import HaloSettings
+from hopstream.preparation.halo.settings import HaloFeatures, HaloSettings
+from hopstream.schema import FeatureSchema
 
 PROCESS_BYTES = 180 << 20
 """Memory of a process that has loaded its libraries and compiled kernels."""
@@ -71,7 +73,7 @@ def halo_allotment(memory: str | None, num_nodes: int) -> Allotment:
 
 
 def halo_costs(
-    contents: Contents, settings: HaloSettings, feature_bytes: Mapping[str, int], *, has_savings: bool = False
+    contents: Contents, settings: HaloSettings, feature_bytes: Mapping[Entity, int], *, has_savings: bool = False
 ) -> HaloCosts:
     """Estimate the costs of halos.
 
@@ -79,7 +81,8 @@ def halo_costs(
         contents: Contents of the dataset that will be written; only the numbers of nodes and edges in its book are
             used.
         settings: What is copied.
-        feature_bytes: Node type to the bytes of the copied features of all its nodes; types without any are left out.
+        feature_bytes: Bytes of the copied features of all nodes of a type, or of all edges of a type and direction;
+            those without any are left out.
         has_savings: Whether the savings of the halo are computed too.
     """
     book, schema = contents.book, contents.schema
@@ -95,9 +98,11 @@ def halo_costs(
             dtypes = edge_column_names(contents, *entity).values()
             rows += OFFSET_BYTES * sizes[ends_of(*entity)[0]]
             rows += book.num_ids(entity) * sum(np.dtype(dtype).itemsize for dtype in dtypes)
-            num_files += 2 + len(dtypes)
-    features = num_others * sum(ID_BYTES * sizes[t] + num_bytes for t, num_bytes in feature_bytes.items())
-    num_files += sum(2 + 2 * len(schema.nodes[t]) for t in feature_bytes)
+            rows += feature_bytes.get(entity, 0)
+            num_files += 2 + len(dtypes) + 2 * len(schema.edges[entity[0]])
+    of_nodes = {t: num_bytes for t, num_bytes in feature_bytes.items() if isinstance(t, str)}
+    features = num_others * sum(ID_BYTES * sizes[t] + num_bytes for t, num_bytes in of_nodes.items())
+    num_files += sum(2 + 2 * len(schema.nodes[t]) for t in of_nodes)
     budget = settings.budget_bytes
     if budget is not None:
         features = min(features, budget * book.num_parts)
@@ -109,15 +114,21 @@ def halo_costs(
     )
 
 
-def feature_bytes_of(manifest: Manifest, features: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """Return the bytes of some features of all nodes of a dataset, by node type."""
-    num_parts = manifest.book.num_parts
-    return {
-        node_type: sum(
-            manifest.files[str(path)].num_bytes
-            for part in range(num_parts)
-            for name in names
-            for path in feature_paths(node_folder(part, node_type), name, manifest.schema.nodes[node_type][name])
-        )
-        for node_type, names in features.items()
+def feature_bytes_of(manifest: Manifest, features: HaloFeatures) -> dict[Entity, int]:
+    """Return the bytes of some features of a dataset, by node type, and by edge type and direction."""
+    schema = manifest.schema
+
+    def num_bytes(folder: PurePosixPath, known: Mapping[str, FeatureSchema], names: tuple[str, ...]) -> int:
+        paths = [path for name in names for path in feature_paths(folder, name, known[name])]
+        return sum(manifest.files[str(path)].num_bytes for path in paths)
+
+    parts = range(manifest.book.num_parts)
+    found: dict[Entity, int] = {
+        t: sum(num_bytes(node_folder(part, t), schema.nodes[t], names) for part in parts)
+        for t, names in features.nodes.items()
     }
+    for t, names in features.edges.items():
+        for direction in manifest.directions:
+            folders = [edge_folder(part, t, direction) for part in parts]
+            found[t, direction] = sum(num_bytes(folder, schema.edges[t], names) for folder in folders)
+    return found

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Unpack
 import numpy as np
 
 from hopstream.arrays import Array, FileRecord, IntArray, write_blocks
-from hopstream.dataset.book import ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.dataset_folder import dataset_to_change, remove_halos
 from hopstream.dataset.halo_record import (
     MAX_GENERATION,
@@ -39,8 +39,17 @@ from hopstream.engine.settings import Allotment, no_progress
 from hopstream.errors import SettingsError
 from hopstream.preparation.halo.costs import HaloCosts, feature_bytes_of, halo_allotment, halo_costs, least_memory_bytes
 from hopstream.preparation.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
-from hopstream.preparation.halo.settings import HaloOptions, HaloSettings
-from hopstream.preparation.halo.sources import NodeBitmap, NumberTables, Parts, RowRanges, Values, chunks_of
+from hopstream.preparation.halo.settings import HaloFeatures, HaloOptions, HaloSettings
+from hopstream.preparation.halo.sources import (
+    EdgesOf,
+    NodeBitmap,
+    NumberTables,
+    Parts,
+    RowRanges,
+    Rows,
+    Values,
+    chunks_of,
+)
 from hopstream.schema import Direction, EdgeType
 from hopstream.uris import local_path
 
@@ -83,7 +92,7 @@ class HaloWriter:
         self,
         part: int,
         node_ids: Mapping[str, NodeBitmap | IntArray],
-        features: Mapping[str, tuple[str, ...]],
+        features: HaloFeatures,
         cached_ids: Mapping[str, NodeBitmap | IntArray],
     ) -> HaloCounts:
         """Write the halo of one part.
@@ -92,7 +101,7 @@ class HaloWriter:
             part: The part.
             node_ids: Node type to the nodes whose edges are copied, a bitmap or int64[n], ascending; empty without
                 ``hops``.
-            features: Node type to the copied features.
+            features: The copied features.
             cached_ids: Node type to the nodes whose features are copied, a bitmap or int64[n], ascending.
 
         Returns:
@@ -103,8 +112,9 @@ class HaloWriter:
             self._write_ids(node_path(root, node_type), node_type, ids)
         edges = {}
         for entity in self.parts.book.edge_offsets if node_ids else ():
-            edges[entity] = self._write_edges(edge_path(root, *entity), entity, node_ids[ends_of(*entity)[0]])
-        for node_type, names in features.items():
+            folder, names = edge_path(root, *entity), features.edges.get(entity[0], ())
+            edges[entity] = self._write_edges(folder, entity, node_ids[ends_of(*entity)[0]], names)
+        for node_type, names in features.nodes.items():
             folder, ids = cached_path(root, node_type), cached_ids[node_type]
             self._write_ids(folder, node_type, ids)
             for name in names:
@@ -112,7 +122,7 @@ class HaloWriter:
         return HaloCounts(
             nodes={t: len(ids) for t, ids in node_ids.items()},
             edges=edges,
-            cached={t: len(cached_ids[t]) for t in features},
+            cached={t: len(cached_ids[t]) for t in features.nodes},
         )
 
     def _write_ids(self, folder: PurePosixPath, node_type: str, nodes: NodeBitmap | IntArray) -> None:
@@ -122,53 +132,53 @@ class HaloWriter:
         self.sink.put(folder / "key.npy", int64, shape, keys)
 
     def _write_edges(
-        self, folder: PurePosixPath, entity: tuple[EdgeType, Direction], nodes: NodeBitmap | IntArray
-    ) -> int:
+        self, folder: PurePosixPath, entity: tuple[EdgeType, Direction], nodes: NodeBitmap | IntArray,
+        features: tuple[str, ...],
+    ) -> int:  # fmt: skip
         parts, ranges = self.parts, self.parts.edge_ranges[entity]
         edges = parts.edges(entity)
         indices, edge_offsets = Values([e.indices for e in edges]), parts.book.offsets(entity)
 
-        def starts() -> Iterator[Array]:
-            for ids in chunks_of(nodes):
-                of_part, first, _ = ranges.of(ids, indices)
-                yield first + edge_offsets[of_part]
+        def first_edges(ids: IntArray) -> tuple[IntArray, IntArray]:
+            of_part, first, counts = ranges.of(ids, indices)
+            return first + edge_offsets[of_part], counts
 
         num_edges = self._write_offsets(folder / "indptr.npy", ranges, indices, nodes)
-        self.sink.put(folder / "edge_start.npy", np.dtype(np.int64), (len(nodes),), starts())
-        for name in edge_column_names(parts.manifest, *entity):
+        starts = (first_edges(ids)[0] for ids in chunks_of(nodes))
+        self.sink.put(folder / "edge_start.npy", np.dtype(np.int64), (len(nodes),), starts)
+        for name in edge_column_names(parts.manifest, *entity, features):
             values = Values(_columns(edges, ATTRIBUTES[name]))
             self.sink.put(folder / name, values.dtype, (num_edges,), ranges.blocks(values, nodes))
+        for name in features:
+            self._write_feature(folder, entity, name, EdgesOf(nodes, first_edges, num_edges))
         return num_edges
 
-    def _write_feature(self, folder: PurePosixPath, node_type: str, name: str, nodes: NodeBitmap | IntArray) -> None:
-        feature = self.parts.manifest.schema.nodes[node_type][name]
-        paths, ragged = feature_paths(folder, name, feature), self.parts.ragged(node_type, name)
+    def _write_feature(self, folder: PurePosixPath, entity: Entity, name: str, rows: Rows) -> None:
+        feature = self.parts.manifest.schema.feature(entity if isinstance(entity, str) else entity[0], name)
+        paths, ragged = feature_paths(folder, name, feature), self.parts.ragged(entity, name)
         if ragged is None:
-            columns = [arrays.node_features[node_type][name] for arrays in self.parts.arrays]
-            blocks = self.parts.fixed_blocks(node_type, columns, nodes)
-            self.sink.put(paths[0], feature.numpy_dtype, (len(nodes), *feature.shape), blocks)
+            blocks = self.parts.fixed_blocks(entity, self.parts.columns(entity, name), rows)
+            self.sink.put(paths[0], feature.numpy_dtype, (len(rows), *feature.shape), blocks)
             return
         ranges, values = ragged
-        num_elements = self._write_offsets(paths[1], ranges, values, nodes)
+        num_elements = self._write_offsets(paths[1], ranges, values, rows)
         shape = (num_elements, *feature.shape)
-        self.sink.put(paths[0], feature.numpy_dtype, shape, ranges.blocks(values, nodes))
+        self.sink.put(paths[0], feature.numpy_dtype, shape, ranges.blocks(values, rows))
 
-    def _write_offsets(
-        self, path: PurePosixPath, ranges: RowRanges, values: Values, nodes: NodeBitmap | IntArray
-    ) -> int:
+    def _write_offsets(self, path: PurePosixPath, ranges: RowRanges, values: Values, rows: Rows) -> int:
         """Write the offsets of each row's items in the halo; return the number of items."""
         total = 0
 
         def offsets() -> Iterator[Array]:
             nonlocal total
             yield np.zeros(1, np.int64)
-            for ids in chunks_of(nodes):
+            for ids in chunks_of(rows):
                 ends = total + np.cumsum(ranges.of(ids, values)[2])
                 total = int(ends[-1])
                 yield ends
 
         blocks = offsets()
-        self.sink.put(path, np.dtype(np.int64), (len(nodes) + 1,), blocks)
+        self.sink.put(path, np.dtype(np.int64), (len(rows) + 1,), blocks)
         for _ in blocks:  # a sink may stop early
             pass
         return total
@@ -284,7 +294,7 @@ def add_halo(
 
 
 def _check_room(
-    dataset: Dataset, settings: HaloSettings, features: Mapping[str, tuple[str, ...]],
+    dataset: Dataset, settings: HaloSettings, features: HaloFeatures,
     on_estimate: Callable[[HaloCosts], None] | None, allotted: Allotment, *, has_savings: bool,
 ) -> None:  # fmt: skip
     """Report the estimate, and refuse a budget that the disk has no room for.
@@ -330,7 +340,7 @@ def _replace_halo(
 class _HaloMaker:
     parts: Parts
     settings: HaloSettings
-    features: Mapping[str, tuple[str, ...]]
+    features: HaloFeatures
     generation: int
     tables: NumberTables
     with_savings: bool
@@ -354,8 +364,9 @@ class _HaloMaker:
         self.progress("halo", num_parts, num_parts)
         settings = self.settings
         halo = Halo(
-            generation=self.generation, hops=settings.hops, features=self.features,
-            budget_bytes=settings.budget_bytes, fanouts=tuple(settings.fanouts), batch_size=settings.batch_size,
+            generation=self.generation, hops=settings.hops, features=self.features.nodes,
+            edge_features=self.features.edges, budget_bytes=settings.budget_bytes, fanouts=tuple(settings.fanouts),
+            batch_size=settings.batch_size,
             parts=tuple(counts), files=dict(sorted(sink.files.items())),
         )  # fmt: skip
         return halo, tuple(savings)
@@ -374,9 +385,9 @@ class _HaloMaker:
         reached = nodes_within(self.parts, part, self.settings.hops)
         budget = self.settings.budget_bytes
         if budget is None or inclusion is None:
-            cached = {t: reached[t] for t in self.features}
+            cached = {t: reached[t] for t in self.features.nodes}
         else:
-            cached = hottest(self.parts, part, inclusion.sampled, self.features, budget)
+            cached = hottest(self.parts, part, inclusion.sampled, self.features.nodes, budget)
         return reached if self.settings.hops else {}, cached
 
     def _saving(

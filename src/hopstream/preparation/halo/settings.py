@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from hopstream.checks import Settings, check_int, known_names
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError, UnknownNameError
-from hopstream.schema import GraphSchema
+from hopstream.schema import EdgeType, GraphSchema, type_label
 
 MAX_HOPS = 64
 MAX_FANOUT = (1 << 31) - 1
 FeatureChoice = Literal["none", "all"] | str | Sequence[str]
-"""``none``, ``all``, or ``type:feature`` (``type:*`` for all of a type); several joined by commas or in a list."""
+"""``none``, ``all``, or ``type:feature`` (``type:*`` for all of a type); several joined by commas or in a list.
+
+An edge type is written ``source__relation__destination``.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +28,11 @@ class HaloSettings(Settings):
         hops: Rows of edges are copied of nodes at a distance of 1 to ``hops`` hops from nodes that the part owns, along
             the stored directions of edges. 0 copies none.
         features: Which features are copied: ``none``, ``all``, or ``type:feature``, where ``type:*`` is all of a type;
-            several are joined by commas or in a list. None is ``none``, or ``all`` with a budget.
-        budget: Bytes of features per part, for example ``2GiB``, copied of the nodes that are most likely sampled, at
-            any distance; None copies those of all nodes within ``hops``.
+            several are joined by commas or in a list. An edge type is written ``source__relation__destination``; its
+            features come with the copied edges, and ``all`` with a budget is those of nodes. None is ``none``, or
+            ``all`` with a budget.
+        budget: Bytes of features of nodes per part, for example ``2GiB``, copied of the nodes that are most likely
+            sampled, at any distance; None copies those of all nodes within ``hops``.
         fanouts: Neighbours per hop and edge type that training draws, -1 for all. They only decide the order in which
             nodes are taken within a budget, and the reported savings.
         batch_size: Seeds per batch of training, which decides the same as ``fanouts``.
@@ -92,26 +97,53 @@ class HaloSettings(Settings):
         """Whether nothing is copied, so that an existing halo is removed."""
         return self.hops == 0 and not self.feature_names
 
-    def choose(self, schema: GraphSchema) -> dict[str, tuple[str, ...]]:
-        """Return the copied features by node type, without unnamed types; ``type:*`` may name no feature.
+    def choose(self, schema: GraphSchema) -> HaloFeatures:
+        """Return the features to copy.
 
         Raises:
             UnknownNameError: The graph has no such type or feature.
+            SettingsError: Features of edges are named, and ``hops`` is 0.
         """
         if self.feature_names == ("all",):
-            return {t: tuple(features) for t, features in schema.nodes.items()}
-        chosen: dict[str, dict[str, None]] = {}
+            nodes = {t: tuple(features) for t, features in schema.nodes.items()}
+            is_of_edges = self.hops > 0 and self.budget is None
+            edges = {t: tuple(features) for t, features in schema.edges.items() if features and is_of_edges}
+            return HaloFeatures(nodes=nodes, edges=edges)
+        chosen: dict[str | EdgeType, dict[str, None]] = {}
         for text in self.feature_names:
-            node_type, _, name = text.partition(":")
-            if node_type not in schema.nodes:
+            label, _, name = text.partition(":")
+            of = label if label in schema.nodes else schema.find_edge_type(label)
+            if of is None:
+                known_types = [*schema.nodes, *map(type_label, schema.edges)]
                 raise UnknownNameError(
-                    f"features names {node_type!r}, which is not a node type; {known_names(node_type, schema.nodes)}"
+                    f"features names {label!r}, which is not a type of the graph; {known_names(label, known_types)}"
                 )
-            known = schema.nodes[node_type]
-            if name != "*" and name not in known:
-                raise UnknownNameError(f"node type {node_type!r} has no feature {name!r}; {known_names(name, known)}")
-            chosen.setdefault(node_type, {}).update(dict.fromkeys(known if name == "*" else [name]))
-        return {t: tuple(f for f in schema.nodes[t] if f in chosen[t]) for t in schema.nodes if t in chosen}
+            if not isinstance(of, str) and not self.hops:
+                raise SettingsError(
+                    f"features names {text!r} and hops is 0; features of edges are copied with the edges: give hops "
+                    "above 0"
+                )
+            known = schema.nodes[of] if isinstance(of, str) else schema.edges[of]
+            if name != "*":
+                schema.feature(of, name)
+            chosen.setdefault(of, {}).update(dict.fromkeys(known if name == "*" else [name]))
+        return HaloFeatures(
+            nodes={t: tuple(f for f in schema.nodes[t] if f in chosen[t]) for t in schema.nodes if t in chosen},
+            edges={t: tuple(f for f in schema.edges[t] if f in chosen[t]) for t in schema.edges if chosen.get(t)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaloFeatures:
+    """Features that parts keep copies of.
+
+    Attributes:
+        nodes: Node type to names of features, without unnamed types; a type may have no name.
+        edges: Edge type to names of features, without types that have none.
+    """
+
+    nodes: Mapping[str, tuple[str, ...]]
+    edges: Mapping[EdgeType, tuple[str, ...]]
 
 
 class HaloOptions(TypedDict, total=False):

@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Entity, ends_of, entity_label
-from hopstream.dataset.chunks import row_chunks
+from hopstream.dataset.chunks import cut_counts, positions_of, row_chunks
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.errors import FormatError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
@@ -99,13 +99,44 @@ class NodeBitmap:
         return np.concatenate([np.empty(0, np.int64), *self.chunks()])
 
 
-def chunks_of(nodes: NodeBitmap | IntArray) -> Iterator[IntArray]:
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgesOf:
+    """Edges of some nodes, in the order of the nodes.
+
+    Attributes:
+        nodes: A bitmap or int64[n], ascending ids.
+        first_edges: Yields int64[k] and int64[k], the id of the first edge and the number of edges of each node of a
+            block of ids.
+        num_edges: Number of edges of all nodes.
+    """
+
+    nodes: NodeBitmap | IntArray
+    first_edges: Callable[[IntArray], tuple[IntArray, IntArray]]
+    num_edges: int
+
+    def __len__(self) -> int:
+        """Return the number of edges."""
+        return self.num_edges
+
+    def chunks(self) -> Iterator[IntArray]:
+        """Yield the ids of the edges, in blocks; a node with very many edges is in several."""
+        for ids in chunks_of(self.nodes):
+            firsts, counts = self.first_edges(ids)
+            for rows, skipped, taken in cut_counts(counts, CHUNK_ROWS):
+                yield positions_of(firsts[rows] + skipped, taken)
+
+
+Rows = NodeBitmap | EdgesOf | IntArray
+"""Rows that are copied, by id: nodes in ascending order, or edges."""
+
+
+def chunks_of(rows: Rows) -> Iterator[IntArray]:
     """Yield the ids in blocks."""
-    if isinstance(nodes, NodeBitmap):
-        yield from nodes.chunks()
+    if not isinstance(rows, np.ndarray):
+        yield from rows.chunks()
         return
-    for start in range(0, len(nodes), CHUNK_ROWS):
-        yield nodes[start : start + CHUNK_ROWS]
+    for start in range(0, len(rows), CHUNK_ROWS):
+        yield rows[start : start + CHUNK_ROWS]
 
 
 CHUNK_BYTES = 8 << 20
@@ -161,9 +192,9 @@ class RowRanges:
             )
         return parts, starts, lengths
 
-    def blocks(self, values: Values, nodes: NodeBitmap | IntArray) -> Iterator[Array]:
+    def blocks(self, values: Values, rows: Rows) -> Iterator[Array]:
         """Yield the items of some rows, one row after the other, in blocks."""
-        for ids in chunks_of(nodes):
+        for ids in chunks_of(rows):
             places = self.of(ids, values)
             max_items = max(1, CHUNK_BYTES // max(1, values.item_bytes))
             for first, stop, start, end in row_chunks(offsets_of(places[2]), max_items):
@@ -202,20 +233,26 @@ class Parts:
             for entity in self.book.edge_offsets
         }
 
-    def ragged(self, node_type: str, name: str) -> tuple[RowRanges, Values] | None:
-        """Return a ragged feature of nodes; None if the feature has a fixed width."""
-        columns = [part.node_features[node_type][name] for part in self.arrays]
-        ragged = [column for column in columns if isinstance(column, RaggedArray)]
+    def columns(self, entity: Entity, name: str) -> list[Column]:
+        """Return a feature of each part."""
+        if isinstance(entity, str):
+            return [part.node_features[entity][name] for part in self.arrays]
+        return [edges.features[name] for edges in self.edges(entity)]
+
+    def ragged(self, entity: Entity, name: str) -> tuple[RowRanges, Values] | None:
+        """Return a ragged feature; None if the feature has a fixed width."""
+        ragged = [column for column in self.columns(entity, name) if isinstance(column, RaggedArray)]
         if not ragged:
             return None
-        starts, where = address_table([c.offsets for c in ragged]), f"{self.dataset.root}: {node_type}.{name}"
-        return RowRanges(self.book.offsets(node_type), starts, where), Values([c.values for c in ragged])
+        starts = address_table([c.offsets for c in ragged])
+        where = f"{self.dataset.root}: {entity_label(entity)}.{name}"
+        return RowRanges(self.book.offsets(entity), starts, where), Values([c.values for c in ragged])
 
-    def fixed_blocks(self, node_type: str, columns: Sequence[Column], nodes: NodeBitmap | IntArray) -> Iterator[Array]:
+    def fixed_blocks(self, entity: Entity, columns: Sequence[Column], rows: Rows) -> Iterator[Array]:
         """Yield rows of a fixed-width column, in blocks."""
-        values, offsets = Values([c for c in columns if isinstance(c, np.ndarray)]), self.book.offsets(node_type)
+        values, offsets = Values([c for c in columns if isinstance(c, np.ndarray)]), self.book.offsets(entity)
         step = max(1, CHUNK_BYTES // max(1, values.item_bytes))
-        for ids in chunks_of(nodes):
+        for ids in chunks_of(rows):
             for start in range(0, len(ids), step):
                 num_rows = min(step, len(ids) - start)
                 words: NDArray[Any] = np.empty((num_rows, values.width), values.word)

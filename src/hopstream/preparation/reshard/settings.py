@@ -53,8 +53,8 @@ class ReshardSettings(WorkSettings):
         of_dataset: dict[str, Any] = {
             "direction": "both" if len(manifest.directions) == 2 else manifest.directions[0],
             "keep_edge_keys": manifest.has_edge_keys, "time_attr": manifest.time_attr,
-            "weight_attr": manifest.weight_attr, "neighbor_keys": manifest.has_neighbor_keys,
-            "links": tuple(manifest.schema.edge_splits),
+            "time_unit": manifest.time_unit, "weight_attr": manifest.weight_attr,
+            "neighbor_keys": manifest.has_neighbor_keys, "links": tuple(manifest.schema.edge_splits),
         }  # fmt: skip
         return PartitionSettings(num_parts=num_parts, **self._cut(), **of_dataset)
 

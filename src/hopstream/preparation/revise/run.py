@@ -38,11 +38,11 @@ from hopstream.preparation.append.addition import (
     RawEnds,
     addition_of_arrays,
     as_raw,
+    as_stored,
     by_edge_type,
     by_types,
     check_names,
     checked_columns,
-    transformed,
 )
 from hopstream.preparation.append.run import add_rows, check_one_disk, check_whole, folder_rows, teller
 from hopstream.preparation.revise.removal import Removed
@@ -298,8 +298,7 @@ def _update(
     edges: Any = by_edge_type(schema, by_types(given[1], schema.edges), "edges")
     check_names("nodes", nodes, schema.nodes)
     check_names("splits", splits, schema.splits)
-    if transforms is not None:
-        nodes, edges = transformed(transforms, nodes, edges)
+    nodes, edges = as_stored(old.manifest, transforms, nodes, edges)
     new_nodes, rows = dict(nodes), dict[str, NewRows]()
     for node_type in [t for t in nodes if t in ids]:
         columns = _columns(node_type, nodes[node_type], old.manifest, ids[node_type])
