@@ -227,7 +227,7 @@ def _raw_ends(dataset: str | Path, manifest: Manifest, ids: Mapping[str, str] | 
 def folder_rows(
     delta: str | Path, metadata_filename: str, ids: Mapping[str, str]
 ) -> Callable[[Manifest, Path], tuple[Any, Any, Any, Any, Mapping[str, str]]]:
-    """Return a function that reads the new rows of a folder: the arguments of ``append`` without transforms.
+    """Return a function that reads a folder's new rows as arguments of ``append``.
 
     The function takes the manifest of the dataset, and a folder for files that must exist as long as the rows.
 
