@@ -11,6 +11,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
 from hopstream.cli.units import bytes_text, plural_text
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.export.settings import UnigraphSettings
 
 
@@ -18,7 +19,7 @@ from hopstream.export.settings import UnigraphSettings
 @with_settings("settings", UnigraphSettings)
 def run(
     source: Annotated[
-        Path, typer.Argument(help="a dataset of any number of parts, or a source of ingest", show_default=False)
+        str, typer.Argument(help="a dataset of any number of parts, or a source of ingest", show_default=False)
     ],
     out: Annotated[Path, typer.Option("--out", help="the new folder to write to", show_default=False)],
     json: JsonFlag = False,
@@ -36,9 +37,10 @@ def run(
     from hopstream.ingest.source_paths import check_apart
 
     output = Output(is_json=json)
-    check_apart(out, {"the source": source})
+    path = source_path(source)
+    check_apart(out, {"the source": path})
     check_out_folder(out)
-    given = source if is_read_in_pieces(source) else read_and_show(output, source, tables).graph
+    given = path if is_read_in_pieces(path) else read_and_show(output, path, tables).graph
     clock = Clock()
     with progress_bars() as progress:
         path = write_unigraph(given, out, settings=settings, progress=progress)

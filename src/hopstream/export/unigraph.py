@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, empty_column, write_text
 from hopstream.checks import did_you_mean, known_names
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.dataset.paths import MANIFEST, path_name
 from hopstream.dataset.raw_ids import can_be_ids
 from hopstream.engine.atomic_folder import open_work
@@ -60,11 +61,11 @@ from hopstream.ingest.raw_tables.unigraph import (
     TARGET,
 )
 from hopstream.ingest.source_paths import check_apart, description_of
+from hopstream.places.paths import AnyPath
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.graph_schema import AUXILIARY, edge_set_names, message_text, schema_message
 from hopstream.tfgnn.tfrecord import RecordWriter, shard_paths
-from hopstream.uris import local_path
 
 BLOCK_ROWS = 1 << 16
 
@@ -343,14 +344,16 @@ def write_unigraph(
     return Path(out) / SCHEMA_FILE
 
 
-def is_read_in_pieces(source: Path) -> bool:
+def is_read_in_pieces(source: AnyPath) -> bool:
     """Return whether a path is a dataset or a chunked graph, which ``write_unigraph`` reads in pieces."""
     return (source / MANIFEST).is_file() or _chunked_metadata(source) is not None
 
 
-def _chunked_metadata(source: Path) -> Path | None:
+def _chunked_metadata(source: AnyPath) -> Path | None:
     metadata = description_of(source)
-    return metadata if metadata.suffix == ".json" and metadata.is_file() and is_chunked(metadata) else None
+    if not isinstance(metadata, Path) or metadata.suffix != ".json" or not metadata.is_file():
+        return None
+    return metadata if is_chunked(metadata) else None
 
 
 EdgeMasks = Mapping[EdgeType, Mapping[str, ColumnSource]]
@@ -367,8 +370,8 @@ def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[Chun
             for t, of in source.edge_splits.items()
         }
         return chunked_of_graph(source.check()), masks
-    path = local_path(source)
-    if (path / MANIFEST).is_file():
+    path = source_path(source)
+    if isinstance(path, Path) and (path / MANIFEST).is_file():
         return chunked_of_dataset(path, scratch)
     metadata = _chunked_metadata(path)
     if metadata is not None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.copying.delivery import Delivery
+from hopstream.dataset.copying.targets import check_apart, files_by_folder, target_of
 from hopstream.dataset.dataset_folder import place_to_write
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hopstream.dataset.paths import BESIDE_MANIFEST, MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots, part_folder
@@ -17,8 +19,6 @@ from hopstream.engine.atomic_folder import hold
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.places.place import Place
-from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.targets import check_apart, files_by_folder, target_of
 from hopstream.uris import local_path
 
 
@@ -61,8 +61,8 @@ def pull(
         hold(locks, place.local, is_reader=True)
         work = locks.enter_context(place_to_write(folder))
         data = place.read(MANIFEST, MAX_MANIFEST_BYTES)
-        manifest = _manifest(place, data)
-        here = _parts_here(place, manifest)
+        manifest = manifest_of(place, data)
+        here = parts_at(place, manifest)
         wanted = here if parts is None else tuple(sorted(set(parts)))
         _check_parts(place, manifest, wanted, here)
         target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
@@ -77,7 +77,7 @@ def pull(
         return manifest
 
 
-def _manifest(place: Place, data: bytes) -> Manifest:
+def manifest_of(place: Place, data: bytes) -> Manifest:
     """Check a manifest from elsewhere like a local one."""
     with tempfile.TemporaryDirectory(prefix="hopstream-") as folder:
         path = Path(folder) / MANIFEST
@@ -95,7 +95,8 @@ def _beside(place: Place) -> dict[str, bytes]:
     return {name: place.read(name, MAX_FILE_BYTES) for name in BESIDE_MANIFEST if place.size(name) is not None}
 
 
-def _parts_here(place: Place, manifest: Manifest) -> tuple[int, ...]:
+def parts_at(place: Place, manifest: Manifest) -> tuple[int, ...]:
+    """Return the parts whose folders are in a place."""
     names = {name.partition("/")[0] for name in place.sizes()}  # object stores may keep empty folders
     return tuple(part for part in range(manifest.book.num_parts) if str(part_folder(part)) in names)
 
