@@ -57,10 +57,13 @@ OPENED = {
         "open_dataset", "open_dataset_source", "read_dataset", "read_key_book", "read_part", "read_part_features",
         "read_transforms", "reshard", "verify_dataset",
     )),
-    *((name, "out") for name in ("write_parts", "prepare", "ingest", "partition", "reshard")),
+    *((name, "out") for name in (
+        "write_parts", "prepare", "ingest", "partition", "reshard", "chunk", "chunk_tables", "unigraph",
+        "write_chunked", "write_unigraph", "write_tables",
+    )),
     ("DistGraph", "part_config"), ("graph_from_edge_list", "path"), ("open_chunked", "path"), ("read_arrow", "dataset"),
     ("serve", "source_dataset"), ("verify", "against"), ("verify", "dataset"), ("verify_dataset", "against"),
-    ("write_partition_folders", "graph"), ("write_partitions", "graph"),
+    ("write_unigraph", "source"), ("write_partition_folders", "graph"), ("write_partitions", "graph"),
     *((verb, "data_path") for verb in ("ingest", "partition", "prepare", "chunk", "assign", "verify", "export",
                                        "tfgnn-sample", "unigraph")),
 }  # fmt: skip

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from hopstream.cli import main
@@ -14,10 +17,14 @@ from hopstream.dataset.copying import delivery
 from hopstream.dataset.layout import open_dataset
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError, StateError
+from hopstream.export.unigraph import write_unigraph
 from hopstream.ingest.chunked.writing import write_chunked
+from hopstream.ingest.chunking.run import chunk_tables
+from hopstream.ingest.raw_tables.spool import write_tables
 from hopstream.places import staging
 from hopstream.places.paths import path_of
 from hopstream.places.place import Place
+from hopstream.places.remote_path import RemotePath
 from hopstream.preparation.prepare import prepare
 from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
@@ -136,6 +143,48 @@ def test_a_dataset_is_resharded_from_a_uri_to_a_uri(bucket: str, tmp_path: Path)
     reshard(f"{bucket}/four", f"{bucket}/three", num_parts=3, method="hash", num_workers=0)
     write_parts(make_graph(3), tmp_path / "wanted", num_parts=3, method="hash")
     assert content_of(tree_at(f"{bucket}/three")) == content_of(tree_of(tmp_path / "wanted"))
+
+
+def test_chunked_graphs_and_unigraphs_are_those_of_folders(bucket: str, tmp_path: Path):
+    graph = make_graph(3)
+    for name, write in (
+        ("chunked", partial(write_chunked, graph, name="mag")),
+        ("unigraph", partial(write_unigraph, graph, format="parquet")),
+    ):
+        metadata = write(f"{bucket}/{name}")
+        assert str(metadata) == f"{bucket}/{name}/{write(tmp_path / name).name}"
+        assert tree_at(f"{bucket}/{name}") == tree_of(tmp_path / name)
+        with pytest.raises(SettingsError, match=rf"^{bucket}/{name} is not empty"):
+            write(f"{bucket}/{name}")
+
+
+@pytest.mark.parametrize("stage", ["chunk", "copy"])
+def test_an_interrupted_conversion_of_tables_resumes(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+):
+    users = pa.table({"id": [f"u{n}" for n in range(90)], "age": range(90)})
+    ends = pa.table({"u": [f"u{n % 90}" for n in range(500)], "v": [f"u{n % 37}" for n in range(500)]})
+    description = {
+        "nodes": {"user": {"table": users, "id": "id", "features": ["age"]}},
+        "edges": [{"type": ["user", "knows", "user"], "table": ends, "src": "u", "dst": "v"}],
+    }
+    write_tables(description, f"{bucket}/tables-{stage}")
+    put: list[str] = []
+    real = RemotePath.put
+    monkeypatch.setattr(RemotePath, "put", lambda path, made: (put.append(path.name), real(path, made)))
+    source, out = f"{bucket}/tables-{stage}", f"{bucket}/chunked-{stage}"
+    options: dict[str, Any] = {"name": "g", "num_workers": 0, "memory": "1GiB", "num_chunks": 3}
+    with pytest.raises(KeyboardInterrupt):
+        chunk_tables(source, out, progress=stop_in(stage), **options)
+    assert (len(put) > 0) == (stage == "copy")
+    stages = set[str]()
+    report = chunk_tables(source, out, progress=lambda now, done, total: stages.add(now), **options)
+    assert ("chunk" in stages) == (stage == "chunk")
+    assert len(put) == len(set(put)) and put[-1] == "metadata.json"
+    wanted = chunk_tables(source, tmp_path / "wanted", **options)
+    assert tree_at(out) == tree_of(tmp_path / "wanted")
+    assert replace(report, metadata=wanted.metadata) == wanted
+    assert str(report.metadata) == f"{out}/metadata.json"
 
 
 def test_a_second_writer_of_the_same_uri_is_refused(bucket: str):

@@ -13,6 +13,7 @@ from hopstream.cli.source import SourceSettings, read_and_show
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.dataset.copying.local_copy import source_path
 from hopstream.export.settings import UnigraphSettings
+from hopstream.places.paths import path_of, sorted_files
 
 
 @with_settings("tables", SourceSettings)
@@ -21,7 +22,7 @@ def run(
     source: Annotated[
         str, typer.Argument(help="a dataset of any number of parts, or a source of ingest", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", help="the new folder to write to", show_default=False)],
+    out: Annotated[str, typer.Option("--out", help="the new folder or URI to write to", show_default=False)],
     json: JsonFlag = False,
     *,
     settings: UnigraphSettings,
@@ -37,14 +38,15 @@ def run(
     from hopstream.ingest.source_paths import check_apart
 
     output = Output(is_json=json)
-    path = source_path(source)
-    check_apart(out, {"the source": path})
-    check_out_folder(out)
+    path, place = source_path(source), path_of(out)
+    check_apart(place, {"the source": path})
+    if isinstance(place, Path):
+        check_out_folder(place)
     given = path if is_read_in_pieces(path) else read_and_show(output, path, tables).graph
     clock = Clock()
     with progress_bars() as progress:
-        path = write_unigraph(given, out, settings=settings, progress=progress)
-    sizes = [file.stat().st_size for file in out.rglob("*") if file.is_file()]
+        path = write_unigraph(given, place, settings=settings, progress=progress)
+    sizes = [file.stat().st_size for file in sorted_files(place, "**/*")]
     text = f"{bytes_text(sum(sizes))} in {plural_text(len(sizes), 'file')}"
     facts = {"format": settings.format, "shards": settings.num_shards, "bytes": sum(sizes), "files": len(sizes)}
     output.stage("write", settings.format, text, facts, clock.cost())

@@ -61,7 +61,8 @@ from hopstream.ingest.raw_tables.unigraph import (
     TARGET,
 )
 from hopstream.ingest.source_paths import check_apart, description_of
-from hopstream.places.paths import AnyPath
+from hopstream.places.paths import AnyPath, path_of
+from hopstream.places.staging import write_folder_at
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.graph_schema import AUXILIARY, edge_set_names, message_text, schema_message
@@ -301,9 +302,9 @@ Progress = Callable[[str, int, int], None]
 
 
 def write_unigraph(
-    source: Graph | str | os.PathLike[str], out: str | os.PathLike[str], *, settings: UnigraphSettings | None = None,
-    progress: Progress | None = None, **fields: Any,
-) -> Path:  # fmt: skip
+    source: Graph | str | os.PathLike[str], out: str | os.PathLike[str] | AnyPath, *,
+    settings: UnigraphSettings | None = None, progress: Progress | None = None, **fields: Any,
+) -> AnyPath:  # fmt: skip
     """Write a graph as a unigraph: ``graph_schema.pbtxt`` and a table for every set.
 
     ``read_graph`` reads an equal graph from it, with types and features in the order of their names. Raw ids are from
@@ -311,8 +312,8 @@ def write_unigraph(
     are in stored order.
 
     Args:
-        source: A graph; or the folder of a dataset or of a chunked graph, which is read in pieces.
-        out: The folder; it must not exist, or must be empty.
+        source: A graph; or the folder or URI of a dataset or of a chunked graph, which is read in pieces.
+        out: The folder or its URI; it must not exist, or must be empty.
         settings: Settings of the writer.
         progress: Called as ``progress("write", done, total)`` in rows.
         fields: Fields of ``UnigraphSettings`` in place of ``settings``.
@@ -336,9 +337,13 @@ def write_unigraph(
         known = sorted(UnigraphSettings.__dataclass_fields__)
         raise SettingsError(f"unknown setting {quoted(unknown[0])}; {known_names(unknown[0], known)}")
     settings = settings or UnigraphSettings(**fields)
+    place = path_of(out)
     if not isinstance(source, Graph):
-        check_apart(out, {"the source": source})
-    with open_work(out) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
+        check_apart(place, {"the source": path_of(source)})
+    if not isinstance(place, Path):
+        write = partial(write_unigraph, source, settings=settings, progress=progress)
+        return write_folder_at(place, write, SCHEMA_FILE, progress)
+    with open_work(place) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
         graph, edge_masks = _opened(source, work.path / "scratch")
         _Writing(graph, edge_masks, new, work.path / "scratch", settings, progress or no_progress).run()
     return Path(out) / SCHEMA_FILE

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hopstream.arrays import write_text
 from hopstream.engine.atomic_folder import locked
 from hopstream.engine.job import digest_of
-from hopstream.engine.settings import Progress
+from hopstream.engine.settings import Progress, no_progress
 from hopstream.errors import SettingsError
 from hopstream.places.cache import KEY_LENGTH, cache_folder
-from hopstream.places.paths import sorted_files
+from hopstream.places.paths import AnyPath, sorted_files
 from hopstream.places.remote_path import RemotePath
 
 CALL, COPIED = "call", "copied"
@@ -44,23 +45,26 @@ class Staging:
     def is_made(self, call: str | None) -> bool:
         """Return whether an earlier, killed process made the folder by the same call; a call None never matches."""
         record = self.top / CALL
-        return call is not None and self.folder.is_dir() and record.is_file() and record.read_text() == call
+        is_there = call is not None and self.folder.is_dir() and record.is_file()
+        return is_there and json.loads(record.read_text(encoding="utf-8"))["call"] == call
 
-    def make(self, write: Callable[[Path], object], call: str | None) -> None:
+    def make(self, write: Callable[[Path], Any], call: str | None = None) -> Any:
         """Make the folder, unless ``is_made``.
 
         Args:
-            write: Writes the folder, which does not exist; may resume unfinished work beside it.
+            write: Writes the folder, which does not exist, and returns a JSON value; may resume unfinished work.
             call: Digest of everything that determines the folder's content; None if that is unknown.
+
+        Returns:
+            What ``write`` returned, also in an earlier process.
         """
-        if self.is_made(call):
-            return
-        for record in (CALL, COPIED):
-            (self.top / record).unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        write(self.folder)
-        if call is not None:
-            write_text(self.top / CALL, call)
+        record = self.top / CALL
+        if not self.is_made(call):
+            for name in (CALL, COPIED):
+                (self.top / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            write_text(record, json.dumps({"call": call, "result": write(self.folder)}))
+        return json.loads(record.read_text(encoding="utf-8"))["result"]
 
     def check_free(self) -> None:
         """Refuse a URI with files, unless an earlier, killed process copied them from here.
@@ -72,7 +76,7 @@ class Staging:
         if not (self.top / COPIED).exists() and next(self.out.iterdir(), None) is not None:
             raise SettingsError(f"{self.out} is not empty; remove its files, or give another folder")
 
-    def copy(self, last: str, progress: Progress) -> None:
+    def copy(self, last: str, progress: Progress | None = None) -> None:
         """Copy the files of the folder to the URI.
 
         Args:
@@ -87,7 +91,7 @@ class Staging:
         record.touch()
         files = sorted(sorted_files(self.folder, "**/*"), key=lambda path: path == self.folder / last)
         sizes = [path.stat().st_size for path in files]
-        done = 0
+        done, tell = 0, progress or no_progress
         for path, size in zip(files, sizes, strict=True):
             name = path.relative_to(self.folder)
             state, target = json.dumps([str(name), size, path.stat().st_mtime_ns]), self.out / name
@@ -96,7 +100,26 @@ class Staging:
                 with record.open("a") as lines:
                     lines.write(state + "\n")
             done += size
-            progress("copy", done, sum(sizes))
+            tell("copy", done, sum(sizes))
+
+
+def write_folder_at(out: RemotePath, write: Callable[[Path], object], last: str, progress: Progress | None) -> AnyPath:
+    """Write a folder to a URI, and return the path of the file that is copied last; see ``Staging``.
+
+    Raises:
+        SettingsError: The URI is not empty.
+        StateError: Another process of this machine writes to the URI.
+        OSError: A system call failed.
+    """
+
+    def made(here: Path) -> None:
+        write(here)
+
+    with staging_of(out) as staging:
+        staging.check_free()
+        staging.make(made)
+        staging.copy(last, progress)
+    return out / last
 
 
 @contextmanager

@@ -59,9 +59,12 @@ def write_at(
     from hopstream.dataset.copying.placing import place_parts  # imported here: they load Arrow
     from hopstream.places.staging import staging_of
 
+    def made(here: Path) -> None:
+        write(here)
+
     with staging_of(out) as staging:
         check_target_at(out, overwrite=overwrite or staging.is_made(call))
-        staging.make(write, call)
+        staging.make(made, call)
         manifest = read_manifest(staging.folder)
         settings = WorkerSettings(num_workers=0 if sum(manifest.report.bytes) <= SMALL_BYTES else None)
         place_parts(staging.folder, [out.uri], overwrite=overwrite, settings=settings, progress=progress)
