@@ -116,7 +116,10 @@ maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 nitpicky = True
-nitpick_ignore = [("py:class", "AnyPath")]  # a Path, or a path at a URI
+nitpick_ignore = [  # a Path, or a path at a URI
+    ("py:class", "AnyPath"),
+    ("py:class", "hopstream.places.remote_path.RemotePath"),
+]
 
 html_theme = "furo"  # its sidebar lists all pages under captions, so that sections need no pages of their own
 html_title = "Hopstream"

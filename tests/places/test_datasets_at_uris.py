@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -99,6 +100,13 @@ def test_only_the_parts_that_are_asked_for_are_copied(mag: Path, bucket: str, co
     first = len(copied)
     assert folder_of(f"{bucket}/mag", [1, 2]) == folder
     assert {name.partition("/")[0] for name in copied[first:]} == {"part-00001"}
+
+
+def test_parts_at_several_uris_are_put_together(mag: Path, bucket: str):
+    place(mag, [f"{bucket}/m0", f"{bucket}/m1"], num_workers=0)
+    assert Place(f"{bucket}/m1").sizes("part-00000") == {}
+    root = open_dataset(f"{bucket}/m1", verify="full").root
+    assert without_beside(tree_of(root)) == tree_of(mag)
 
 
 def test_an_interrupted_copy_resumes(mag: Path, bucket: str, copied: list[str], monkeypatch: pytest.MonkeyPatch):
@@ -198,6 +206,16 @@ class TestFlaws:
         monkeypatch.setattr(delivery.shutil, "disk_usage", lambda path: usage)
         with pytest.raises(SettingsError, match=r"mag needs 9\.8 kB; its disk has 1\.0 kB: make room"):
             open_dataset(f"{bucket}/mag")
+
+    def test_wrong_credentials_are_told_with_a_remedy(self):
+        with s3_server() as bucket:
+            Place(f"{bucket}/mag").write_text("manifest.json", b"{}")
+            checked = Request(
+                f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"}
+            )
+            urlopen(checked, timeout=10).close()  # from now on the server checks credentials
+            with pytest.raises(OSError, match=r"^s3://graphs/mag/.*; the place refuses these credentials: give others"):
+                open_dataset(f"{bucket}/mag")
 
     def test_a_store_that_is_away_is_an_error_with_a_deadline(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(places, "RETRY_S", 0.05)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest
-from hopstream.dataset.paths import MANIFEST
+from hopstream.dataset.paths import MANIFEST, part_folder
 from hopstream.engine.settings import Progress, WorkerSettings
 from hopstream.ingest.source_paths import source_here
 from hopstream.places.paths import AnyPath, path_of
+from hopstream.uris import is_uri
+
+if TYPE_CHECKING:
+    from hopstream.places.place import Place
 
 SMALL_BYTES = 64 << 20
 """Up to this size a dataset is copied without workers, whose start takes a second."""
@@ -26,7 +31,7 @@ def folder_of(
 
     Args:
         dataset: A folder, which is returned, or a URI of Arrow's file systems.
-        parts: The parts to copy; None for all that the URI has.
+        parts: The parts to copy; None for all that are at the URI, or at others that its ``roots.json`` lists.
         progress: Called as ``progress("pull", done, total)`` in bytes; None writes a line to a terminal if the copying
             takes longer.
 
@@ -42,7 +47,7 @@ def folder_of(
     if isinstance(path, Path):
         return path
     # Imported here, because they load Arrow and the engine.
-    from hopstream.dataset.copying.pull import manifest_of, parts_at, pull
+    from hopstream.dataset.copying.pull import manifest_of, pull
     from hopstream.places.cache import KEY_LENGTH, cache_folder, copied_once
     from hopstream.places.place import Place
 
@@ -54,14 +59,30 @@ def folder_of(
     all_parts = range(manifest.book.num_parts)
     if _is_complete(folder, manifest, all_parts if parts is None else parts):
         return folder
-    wanted = parts_at(place, manifest) if parts is None else parts
+    sources = {path.uri: list(parts)} if parts is not None else _sources(path.uri, place, manifest)
+    wanted = sorted({part for found in sources.values() for part in found})
     is_small = sum(record.num_bytes for record in manifest.all_files.values()) <= SMALL_BYTES
     settings = WorkerSettings(num_workers=0 if is_small else None)
-    copied_once(
-        top, str(path), lambda: _is_complete(folder, manifest, wanted),
-        lambda told: pull(path.uri, folder, parts=wanted, settings=settings, progress=told), progress,
-    )  # fmt: skip
+
+    def copy(told: Progress) -> None:
+        for uri, found in sources.items():
+            pull(uri, folder, parts=found, settings=settings, progress=told)
+
+    copied_once(top, str(path), lambda: _is_complete(folder, manifest, wanted), copy, progress)
     return folder
+
+
+def _sources(uri: str, place: Place, manifest: Manifest) -> dict[str, list[int]]:
+    """Return the parts at a URI, and at other URIs that its ``roots.json`` lists."""
+    from hopstream.dataset.copying.pull import known_roots, parts_at
+
+    sources = {uri: list(parts_at(place, manifest))}
+    roots = known_roots(place, manifest)
+    for part in sorted(set(range(manifest.book.num_parts)) - set(sources[uri])):
+        others = [root for root in roots.get(str(part_folder(part)), ()) if is_uri(root)]
+        if others:
+            sources.setdefault(others[0], []).append(part)
+    return {root: parts for root, parts in sources.items() if parts or len(sources) == 1}
 
 
 def source_path(source: str | os.PathLike[str]) -> AnyPath:

@@ -68,7 +68,7 @@ def pull(
         target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
         delivery = Delivery(
             source=place, manifest=manifest, manifest_bytes=data, targets=[target],
-            hidden=work.top, roots=_known_roots(place, manifest),
+            hidden=work.top, roots=known_roots(place, manifest),
         )  # fmt: skip
         delivery.look(overwrite=overwrite)
         for root in delivery.origins.values():
@@ -108,14 +108,14 @@ def _check_parts(place: Place, manifest: Manifest, wanted: Sequence[int], here: 
             raise UnknownNameError(f"{place.shown} has no part {part}; parts are numbered 0..{num_parts - 1}")
     missing = sorted(set(wanted) - set(here))
     if missing:
-        uris = _known_roots(place, manifest).get(str(part_folder(missing[0])), [])
+        uris = known_roots(place, manifest).get(str(part_folder(missing[0])), [])
         where = f"; {ROOTS} lists it in {' and in '.join(uris)}; pull it from there" if uris else ""
         raise FormatError(f"{place.shown} does not have part {missing[0]}{where}")
     if not wanted:
         raise FormatError(f"{place.shown} has a manifest but no parts; pull from a root that has parts")
 
 
-def _known_roots(place: Place, manifest: Manifest) -> dict[str, list[str]]:
+def known_roots(place: Place, manifest: Manifest) -> dict[str, list[str]]:
     """Return the roots of each part's folder, if the source lists them."""
     if place.size(ROOTS) is None:
         return {}
