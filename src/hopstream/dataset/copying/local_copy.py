@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest
 from hopstream.dataset.paths import MANIFEST, part_folder
 from hopstream.engine.settings import Progress, WorkerSettings
-from hopstream.ingest.source_paths import source_here
 from hopstream.places.paths import AnyPath, path_of
 from hopstream.uris import is_uri
 
@@ -88,9 +87,11 @@ def _sources(uri: str, place: Place, manifest: Manifest) -> dict[str, list[int]]
 def source_path(source: str | os.PathLike[str]) -> AnyPath:
     """Return the path to read a graph from: a dataset's as by ``folder_of``, another source's as by ``source_here``."""
     path = path_of(source)
-    if isinstance(path, Path) or not (path / MANIFEST).is_file():
-        return source_here(path)
-    return folder_of(path.uri)
+    if isinstance(path, Path):
+        return path
+    from hopstream.ingest.source_paths import source_here  # imported here: a dataset is opened without it
+
+    return folder_of(path.uri) if (path / MANIFEST).is_file() else source_here(path)
 
 
 def _is_complete(folder: Path, manifest: Manifest, parts: Sequence[int]) -> bool:
