@@ -23,7 +23,9 @@ LISTED = ("parts", "location")
 
 
 def brought_here(dataset: str, settings: ServeSettings, output: Output) -> Path:
-    """Return the folder to serve from; pull missing parts to ``cache_dir`` or, of a URI, to the cache folder.
+    """Return the folder to serve from, and copy missing parts to it.
+
+    They are copied to ``cache_dir``, or without it from a URI to the cache folder.
 
     Raises:
         SettingsError: The dataset is a URI, ``server`` is given, and ``cache_dir`` is not.

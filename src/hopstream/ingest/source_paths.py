@@ -100,10 +100,10 @@ def description_of(source: PathKind) -> PathKind:
 
 
 def source_here(path: AnyPath) -> AnyPath:
-    """Return the path to read a source from: tables and unigraphs where they are, all others on this machine.
+    """Return the path to read a source from.
 
-    A file or a chunked graph at a URI is copied to the cache folder once; see ``places.cache``. The path of another
-    folder is returned, for its reader to report.
+    Tables and unigraphs are read where they are. A file or a chunked graph at a URI is copied to the cache folder once;
+    see ``places.cache``. The path of another folder is returned, for its reader to report.
 
     Raises:
         StateError: Another process copies it, and has made no progress for two minutes.

@@ -30,7 +30,7 @@ KEY_LENGTH = 24
 
 
 def cache_folder() -> Path:
-    """Return the folder of copies: that of ``HOPSTREAM_CACHE_DIR``, or ``hopstream/copies`` in the user's cache."""
+    """Return the folder of copies: ``HOPSTREAM_CACHE_DIR``, or else one in the user's cache folder."""
     named = os.environ.get(CACHE_VARIABLE, "")
     if named:
         return Path(named).absolute()

@@ -1,5 +1,6 @@
-"""Writes folders to URIs: a folder is made in the cache folder of this machine, copied when complete, and removed.
+"""Writes folders to URIs.
 
+A folder is made in the cache folder of this machine, copied when it is complete, and removed.
 A killed call is resumed: what was made is not made again, and what was copied is not copied again.
 """
 
@@ -43,7 +44,7 @@ class Staging:
         return self.top / (self.out.name or "root")
 
     def is_made(self, call: str | None) -> bool:
-        """Return whether an earlier, killed process made the folder by the same call; a call None never matches."""
+        """Return whether a killed process made the folder by the same call; None matches no call."""
         record = self.top / CALL
         is_there = call is not None and self.folder.is_dir() and record.is_file()
         return is_there and json.loads(record.read_text(encoding="utf-8"))["call"] == call

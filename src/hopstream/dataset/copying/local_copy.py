@@ -85,7 +85,10 @@ def _sources(uri: str, place: Place, manifest: Manifest) -> dict[str, list[int]]
 
 
 def source_path(source: str | os.PathLike[str]) -> AnyPath:
-    """Return the path to read a graph from: a dataset's as by ``folder_of``, another source's as by ``source_here``."""
+    """Return the path to read a graph from.
+
+    ``folder_of`` gives that of a dataset, ``source_here`` that of another source.
+    """
     path = path_of(source)
     if isinstance(path, Path):
         return path

@@ -29,7 +29,9 @@ def place_parts(  # noqa: PLR0913  what is copied where, and how
     folder: Path, roots: RootList, *, move: bool = False, cluster_of: ClusterOf | None = None, overwrite: bool = False,
     settings: WorkerSettings | None = None, progress: Progress | None = None,
 ) -> Roots:  # fmt: skip
-    """Copy the parts of a dataset to roots; ``hopstream.dataset.place`` describes arguments, result and errors.
+    """Copy the parts of a dataset to roots.
+
+    ``hopstream.dataset.place`` describes the arguments, the result and the errors.
 
     Args:
         folder: The folder of the dataset.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def check_target_at(out: AnyPath, *, overwrite: bool) -> None:
-    """Refuse a URI that holds something else, or a dataset without ``overwrite``; a path is checked by its writer.
+    """Refuse a URI that holds something else, or a dataset without ``overwrite``.
+
+    Local paths are not checked here; their writer does.
 
     Raises:
         SettingsError: The URI must not be written.
