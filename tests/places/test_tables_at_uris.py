@@ -191,7 +191,7 @@ class TestCopied:
             got, wanted = read_graph(f"{bucket}/files/{name}"), read_graph(folder / name)
             assert written(got, tmp_path / f"{name}-a") == written(wanted, tmp_path / f"{name}-b")
 
-    @pytest.mark.parametrize("file_format", ["csv", "parquet"])
+    @pytest.mark.parametrize("file_format", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
     def test_a_chunked_graph_at_a_uri_equals_the_one_in_a_folder(
         self, tables: Path, bucket: str, tmp_path: Path, file_format: str
     ):

@@ -75,8 +75,8 @@ def stop_in(stage: str) -> Any:
 
 
 def test_write_parts_writes_the_files_of_the_folder(bucket: str, tmp_path: Path, cache_dir: Path):
-    wanted = write_parts(make_graph(3), tmp_path / "mag", num_parts=3, method="hash")
-    manifest = write_parts(make_graph(3), f"{bucket}/written/mag", num_parts=3, method="hash")
+    wanted = write_parts(make_graph(3), tmp_path / "mag", num_parts=2, method="hash")
+    manifest = write_parts(make_graph(3), f"{bucket}/written/mag", num_parts=2, method="hash")
     assert manifest.dataset_id == wanted.dataset_id
     assert content_of(tree_at(f"{bucket}/written/mag")) == content_of(tree_of(tmp_path / "mag"))
     assert list(cache_dir.iterdir()) == []
@@ -85,7 +85,7 @@ def test_write_parts_writes_the_files_of_the_folder(bucket: str, tmp_path: Path,
 
 def test_a_dataset_that_is_there_is_only_replaced_if_told(bucket: str, tmp_path: Path, cache_dir: Path):
     out = f"{bucket}/replaced"
-    write_parts(make_graph(3), out, num_parts=3, method="hash")
+    write_parts(make_graph(3), out, num_parts=1)
     with pytest.raises(SettingsError, match=rf"^{out} holds a dataset; give overwrite=True"):
         write_parts(make_graph(4), out, num_parts=2, method="hash")
     assert list(cache_dir.iterdir()) == []
@@ -100,13 +100,13 @@ def test_a_place_with_other_files_is_refused(bucket: str):
         write_parts(make_graph(3), f"{bucket}/foreign", num_parts=2, overwrite=True)
 
 
-@pytest.mark.parametrize("stage", ["dispatch", "place"])
+@pytest.mark.parametrize("stage", [pytest.param("dispatch", marks=pytest.mark.slow), "place"])
 def test_an_interrupted_preparation_resumes(
     chunks: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ):
     monkeypatch.setattr(delivery, "GROUP_FILES", 3)
     out, work = f"{bucket}/prepared-{stage}", WorkSettings(num_workers=0, memory="1GiB")
-    options: dict[str, Any] = {"num_parts": 3, "method": "hash", "work": work}
+    options: dict[str, Any] = {"num_parts": 2, "method": "hash", "work": work}
     put: list[str] = []
     real = delivery.copy_file
 
@@ -127,6 +127,7 @@ def test_an_interrupted_preparation_resumes(
     assert content_of(tree_at(out)) == content_of(tree_of(tmp_path / "wanted"))
 
 
+@pytest.mark.slow
 def test_a_chunked_graph_at_a_uri_becomes_a_dataset_at_a_uri(chunks: Path, bucket: str, tmp_path: Path):
     for name, data in tree_of(chunks).items():
         Place(f"{bucket}/chunks").write_text(name, data)
@@ -138,6 +139,7 @@ def test_a_chunked_graph_at_a_uri_becomes_a_dataset_at_a_uri(chunks: Path, bucke
         prepare(f"{bucket}/chunks", f"{bucket}/chunks/parts", num_parts=2)
 
 
+@pytest.mark.slow
 def test_a_dataset_is_resharded_from_a_uri_to_a_uri(bucket: str, tmp_path: Path):
     write_parts(make_graph(3), f"{bucket}/four", num_parts=4, method="hash")
     reshard(f"{bucket}/four", f"{bucket}/three", num_parts=3, method="hash", num_workers=0)
@@ -158,7 +160,7 @@ def test_chunked_graphs_and_unigraphs_are_those_of_folders(bucket: str, tmp_path
             write(f"{bucket}/{name}")
 
 
-@pytest.mark.parametrize("stage", ["chunk", "copy"])
+@pytest.mark.parametrize("stage", [pytest.param("chunk", marks=pytest.mark.slow), "copy"])
 def test_an_interrupted_conversion_of_tables_resumes(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ):
@@ -192,6 +194,7 @@ def test_a_second_writer_of_the_same_uri_is_refused(bucket: str):
         write_parts(make_graph(3), f"{bucket}/twice", num_parts=2)
 
 
+@pytest.mark.slow
 def test_verbs_write_to_uris(bucket: str, tmp_path: Path, chunks: Path, capsys: pytest.CaptureFixture[str]):
     np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1, 2], [1, 2, 0]]))
     for verb, source, more in (
