@@ -63,7 +63,8 @@ OPENED = {
     )),
     ("DistGraph", "part_config"), ("graph_from_edge_list", "path"), ("open_chunked", "path"), ("read_arrow", "dataset"),
     ("serve", "source_dataset"), ("verify", "against"), ("verify", "dataset"), ("verify_dataset", "against"),
-    ("write_unigraph", "source"), ("write_partition_folders", "graph"), ("write_partitions", "graph"),
+    ("write_npz", "path"), ("write_unigraph", "source"), ("write_partition_folders", "graph"),
+    ("write_partitions", "graph"),
     *((verb, "data_path") for verb in ("ingest", "partition", "prepare", "chunk", "assign", "verify", "export",
                                        "tfgnn-sample", "unigraph")),
 }  # fmt: skip

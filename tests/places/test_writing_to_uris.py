@@ -20,7 +20,9 @@ from hopstream.errors import SettingsError, StateError
 from hopstream.export.unigraph import write_unigraph
 from hopstream.ingest.chunked.writing import write_chunked
 from hopstream.ingest.chunking.run import chunk_tables
+from hopstream.ingest.npz import write_npz
 from hopstream.ingest.raw_tables.spool import write_tables
+from hopstream.load.files import read_graph
 from hopstream.places import staging
 from hopstream.places.paths import path_of
 from hopstream.places.place import Place
@@ -158,6 +160,16 @@ def test_chunked_graphs_and_unigraphs_are_those_of_folders(bucket: str, tmp_path
         assert tree_at(f"{bucket}/{name}") == tree_of(tmp_path / name)
         with pytest.raises(SettingsError, match=rf"^{bucket}/{name} is not empty"):
             write(f"{bucket}/{name}")
+
+
+def test_a_graph_is_written_to_a_file_at_a_uri(bucket: str, tmp_path: Path, cache_dir: Path):
+    for _ in range(2):
+        write_npz(make_graph(3), f"{bucket}/files/g.npz")
+    write_npz(make_graph(3), tmp_path / "g.npz")
+    assert write_parts(read_graph(f"{bucket}/files/g.npz"), tmp_path / "a", num_parts=1).dataset_id == (
+        write_parts(read_graph(tmp_path / "g.npz"), tmp_path / "b", num_parts=1).dataset_id
+    )
+    assert not [path for path in cache_dir.iterdir() if path.name.startswith("to-")]
 
 
 @pytest.mark.parametrize("stage", [pytest.param("chunk", marks=pytest.mark.slow), "copy"])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopstream.arrays import write_text
 from hopstream.engine.atomic_folder import locked
@@ -21,7 +21,9 @@ from hopstream.engine.settings import Progress, no_progress
 from hopstream.errors import SettingsError
 from hopstream.places.cache import KEY_LENGTH, cache_folder
 from hopstream.places.paths import AnyPath, sorted_files
-from hopstream.places.remote_path import RemotePath
+
+if TYPE_CHECKING:
+    from hopstream.places.remote_path import RemotePath
 
 CALL, COPIED = "call", "copied"
 

@@ -350,7 +350,7 @@ class Group:
         )
 
     def _failure(self, timeout_s: float) -> str:
-        """Read the reason of a failure once, for all threads: rank 0 may leave after this rank acknowledges it."""
+        """Read the reason of a failure once for all threads; after its acknowledgement, rank 0 may leave."""
         with self._reading:
             if not self._reason and self._prefix:
                 self._reason = self._read(f"{self._prefix}/failure", timeout_s)
