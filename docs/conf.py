@@ -117,7 +117,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 nitpicky = True
 nitpick_ignore = [
-    ("py:class", "AnyPath"),  # a Path, or a path at a URI
+    *(("py:class", name) for name in ("AnyPath", "hopstream.places.remote_path.RemotePath")),  # a Path, or one at a URI
     *(("py:class", name) for name in ("Array", "Column", "IntArray")),  # docstrings give dtypes and shapes
 ]
 

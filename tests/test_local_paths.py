@@ -38,7 +38,7 @@ DEEPER = (read_pem, read_token)
 PATHS = re.compile(r"\b(Any)?Path|\bSource(Like)?\b|\bFiles\b|\bOwnersSource\b|\bAgainst\b|\bSeeds\b")
 ELSEWHERE = {
     ("pull", "source"), ("place", "root"), ("dispatch", "root"), ("tfgnn-sample", "beam_options"),
-    ("export", "beam_options"), ("serve", "location"), ("serve", "cluster"),
+    ("export", "beam_options"), ("serve", "location"), ("serve", "cluster"), ("up", "source_dataset"),
 }  # fmt: skip
 """Parameters that may be URIs."""
 OPENED = {
@@ -47,10 +47,28 @@ OPENED = {
     ("ingest", "source"), ("partition", "source"), ("chunk", "source"), ("export", "out"),
     ("export", "seeds"), ("tfgnn-sample", "seeds"), ("TableSettings", "data_path"), ("read_tables", "path"),
     ("files_of", "name"), ("read_schema", "path"), ("read_records", "name"),
+    *((name, "source") for name in (
+        "ABLPLoader", "ClusterLoader", "DatasetFeatureStore", "DatasetGraphStore", "DatasetSampler", "HGTLoader",
+        "LinkNeighborLoader", "NeighborLoader", "PPRLoader", "RandomNodeLoader", "export_subgraphs", "find_keys",
+        "infer_layerwise", "open_store", "open_stores", "random_walks", "rank_links", "rank_nodes", "walk_batches",
+        "assign", "export", "inspect", "reshard", "unigraph",
+    )),
+    *((name, "root") for name in (
+        "open_dataset", "open_dataset_source", "read_dataset", "read_key_book", "read_part", "read_part_features",
+        "read_transforms", "reshard", "verify_dataset",
+    )),
+    *((name, "out") for name in (
+        "write_parts", "prepare", "ingest", "partition", "reshard", "chunk", "chunk_tables", "unigraph",
+        "write_chunked", "write_unigraph", "write_tables",
+    )),
+    ("DistGraph", "part_config"), ("graph_from_edge_list", "path"), ("open_chunked", "path"), ("read_arrow", "dataset"),
+    ("serve", "source_dataset"), ("verify", "against"), ("verify", "dataset"), ("verify_dataset", "against"),
+    ("write_npz", "path"), ("write_unigraph", "source"), ("write_partition_folders", "graph"),
+    ("write_partitions", "graph"),
     *((verb, "data_path") for verb in ("ingest", "partition", "prepare", "chunk", "assign", "verify", "export",
                                        "tfgnn-sample", "unigraph")),
 }  # fmt: skip
-"""Parameters whose URIs are opened: tables, and what is written of them."""
+"""Parameters whose URIs are opened."""
 MADE_HERE = {
     ("ChunkReport", "metadata"), ("Dataset", "root"), ("ExportReport", "paths"), ("ExportReport", "schema_path"),
     ("Cluster", "token_file"), ("ServerEntry", "path"), ("StoreServer", "path"), ("ExportSettings", "data_path"),
@@ -133,10 +151,10 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 def test_functions_and_verbs_are_found():
     functions = {f"{name.rpartition('.')[2]}.{parameter}" for name, _, parameter in FUNCTIONS}
-    assert {"prepare.out", "NeighborLoader.source", "verify_dataset.against", "write_parts.owners"} <= functions
+    assert {"append.dataset", "assign_folder.out", "write_parts.owners", "reshard.partitions_dir"} <= functions
     texts = {text[:2] for text in TEXTS}
-    assert {("tfgnn-sample", "output_samples"), ("ingest", "out"), ("verify", "against")} <= texts
-    assert len(FUNCTIONS) >= 80
+    assert {("tfgnn-sample", "output_samples"), ("compact", "path"), ("verify", "owners")} <= texts
+    assert len(FUNCTIONS) >= 60
     assert len({verb for verb, _ in texts}) >= 20
 
 

@@ -127,8 +127,14 @@ CHOOSERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
         "export.run",
         lambda world, out: hopstream.export_subgraphs(world / "parts", world / "spec.pbtxt", out / "samples"),
     ),
-    "place": ("transfer.delivery", lambda world, out: hopstream.dataset.place(world / "parts", [out / "a", out / "b"])),
-    "pull": ("transfer.delivery", lambda world, out: hopstream.dataset.pull(world / "parts", out / "c", parts=[0])),
+    "place": (
+        "dataset.copying.delivery",
+        lambda world, out: hopstream.dataset.place(world / "parts", [out / "a", out / "b"]),
+    ),
+    "pull": (
+        "dataset.copying.delivery",
+        lambda world, out: hopstream.dataset.pull(world / "parts", out / "c", parts=[0]),
+    ),
 }  # fmt: skip
 """For verbs that print no plan, the module that chooses memory and workers."""
 ONE_PROCESS = ("halo", "assign", "verify")

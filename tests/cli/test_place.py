@@ -133,7 +133,8 @@ def test_local_parts_are_served(tmp_path, chunks, run_command, processes):
         ((tmp_path / "a",), f"part-00001 is missing: roots.json lists part 1 in {tmp_path}/b"),
         ((tmp_path / "out", "--parts", "here"), "has no folder of a part"),
         ((tmp_path / "a", "--server", 0), "cluster.json is missing"),
-        (("s3://u:hidden@bucket/mag",), "s3://bucket/mag is not a folder of this machine; give --cache-dir"),
+        (("s3://u:hidden@bucket/mag",), "s3://bucket/mag holds a password"),
+        (("s3://bucket/mag", "--server", 0), "s3://bucket/mag is not a folder of this machine; give --cache-dir"),
         ((tmp_path / "a", "--server", 0, "--parts", "0"), "leave out --parts and --location"),
     ]:
         refused = run_command("serve", *words)

@@ -14,19 +14,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch_geometric.data import Data
 
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.export.unigraph import write_unigraph
 from hopstream.graph.graph import Graph
+from hopstream.ingest.chunked import open_chunked
 from hopstream.ingest.chunking.run import chunk_tables
 from hopstream.load.files import read_graph
+from hopstream.places import cache
 from hopstream.places import place as places
 from hopstream.places.paths import path_of
-from hopstream.places.remote_path import RemotePath
+from hopstream.places.place import Place
+from hopstream.places.remote_path import RemotePath, RemoteStat
 from hopstream.preparation.prepare import prepare
 from hopstream.preparation.write import write_parts
-from hopstream.transfer.place import Place
 from tests.dataset.graphs import tree_of
 from tests.s3_server import Relay, name_server, s3_server
 
@@ -162,6 +166,82 @@ def test_an_interrupted_conversion_resumes_unless_a_table_has_changed(tables: Pa
     assert numbers[2] == 0
 
 
+@pytest.fixture
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder of one test."""
+    monkeypatch.setenv("HOPSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class TestCopied:
+    """Sources that are copied to this machine: edge lists, files of numpy and torch, and chunked graphs."""
+
+    @pytest.fixture(autouse=True)
+    def _cache(self, cache_dir: Path) -> None: ...
+
+    def test_files_at_uris_give_the_graphs_of_the_files(self, bucket: str, tmp_path: Path):
+        folder = tmp_path / "files"
+        folder.mkdir()
+        (folder / "e.csv").write_text("0,1\n1,2\n")
+        (folder / "e.txt.gz").write_bytes(gzip.compress(b"0 1\n2 0\n"))
+        np.savez(folder / "g.npz", edge_index=np.array([[0, 1], [1, 0]]), x=np.ones((2, 3), np.float32))
+        torch.save(Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3), folder / "d.pt")
+        upload(folder, f"{bucket}/files")
+        for name in ("e.csv", "e.txt.gz", "g.npz", "d.pt"):
+            got, wanted = read_graph(f"{bucket}/files/{name}"), read_graph(folder / name)
+            assert written(got, tmp_path / f"{name}-a") == written(wanted, tmp_path / f"{name}-b")
+
+    @pytest.mark.parametrize("file_format", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
+    def test_a_chunked_graph_at_a_uri_equals_the_one_in_a_folder(
+        self, tables: Path, bucket: str, tmp_path: Path, file_format: str
+    ):
+        chunk_tables(tables, tmp_path / "chunks", name="g", num_workers=0, memory="1GiB", edges_format=file_format)
+        at = f"{bucket}/chunks-{file_format}"
+        upload(tmp_path / "chunks", at)
+        for source in (at, f"{at}/metadata.json"):
+            assert open_chunked(source).schema == open_chunked(tmp_path / "chunks").schema
+        wanted = written(read_graph(tmp_path / "chunks"), tmp_path / "wanted")
+        assert written(read_graph(at), tmp_path / "got") == wanted
+
+    def test_a_file_is_copied_once_until_it_changes(
+        self, bucket: str, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        there, copied = Place(f"{bucket}/once"), []
+        real = RemotePath.get
+        monkeypatch.setattr(RemotePath, "get", lambda path, here: (copied.append(path.name), real(path, here)))
+        for text, num_copied in (("0 1\n", 1), ("0 1\n1 2\n", 2)):
+            there.write_text("e.txt", text.encode())
+            for _ in range(2):
+                assert read_graph(f"{bucket}/once/e.txt").edges["node", "to", "node"].num_edges == num_copied
+            assert len(copied) == num_copied
+
+    def test_an_interrupted_copy_resumes(self, tables: Path, bucket: str, tmp_path: Path, monkeypatch):
+        chunk_tables(tables, tmp_path / "chunks", name="g", num_workers=0, memory="1GiB")
+        upload(tmp_path / "chunks", f"{bucket}/again")
+        copied, real = [], RemotePath.get
+
+        def get(path: RemotePath, here: Path) -> None:
+            if len(copied) == 3:
+                copied.append("")
+                raise KeyboardInterrupt
+            copied.append(path.name)
+            real(path, here)
+
+        monkeypatch.setattr(RemotePath, "get", get)
+        with pytest.raises(KeyboardInterrupt):
+            open_chunked(f"{bucket}/again")
+        open_chunked(f"{bucket}/again")
+        assert len(copied) == 1 + len(tree_of(tmp_path / "chunks"))
+
+    def test_a_name_that_leads_elsewhere_is_refused(self, bucket: str, monkeypatch: pytest.MonkeyPatch):
+        there = path_of(f"{bucket}/evil")
+        evil = RemotePath(there._place, "evil/../../x.npy", there._place.info("evil"))
+        monkeypatch.setattr(cache, "sorted_files", lambda folder, pattern: [evil])
+        monkeypatch.setattr(RemotePath, "stat", lambda path: RemoteStat(1, 1))
+        with pytest.raises(FormatError, match=r"holds a file with \.\. in its name"):
+            cache.copied_here(there)
+
+
 class TestFlaws:
     def test_a_missing_file_is_named_with_its_uri(self, bucket: str, tables: Path):
         with pytest.raises(FormatError, match=rf"^{bucket}/none/metadata.json is missing"):
@@ -196,10 +276,10 @@ class TestFlaws:
             read_graph(uri)
         assert "hidden" not in str(caught.value)
 
-    def test_other_sources_are_refused(self, bucket: str):
-        Place(f"{bucket}/other").write_text("x.npz", b"x")
-        with pytest.raises(FormatError, match=rf"{bucket}/other/x.npz is at a URI, from which only tables are read"):
-            read_graph(f"{bucket}/other/x.npz")
+    def test_an_unknown_source_is_refused(self, bucket: str):
+        Place(f"{bucket}/other").write_text("x.bin", b"x")
+        with pytest.raises(FormatError, match=r"/x\.bin is not a known source; a graph is read from"):
+            read_graph(f"{bucket}/other/x.bin")
 
     def test_a_missing_bucket_is_named(self, bucket: str):
         with pytest.raises(FormatError, match=r"s3://nowhere/raw/metadata\.json is missing"):

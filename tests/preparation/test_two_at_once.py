@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.dataset.copying.pull import pull
 from hopstream.dataset.layout import open_dataset, read_manifest
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import StateError
@@ -25,7 +26,6 @@ from hopstream.preparation.prepare import prepare
 from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from hopstream.transfer.place import place
-from hopstream.transfer.pull import pull
 from tests.dataset.graphs import community_graph
 from tests.killing import left_beside
 from tests.preparation.dispatch.sources import write_owners
@@ -40,7 +40,7 @@ from hopstream.preparation.append.run import append
 from hopstream.preparation.compact import compact
 from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.prepare import prepare
-from hopstream.transfer import delivery
+from hopstream.dataset.copying import delivery
 from hopstream.transfer.place import place as place_parts
 delivery.GROUP_FILES = 3
 folder, verb, moment = Path(sys.argv[1]), *sys.argv[2:4]

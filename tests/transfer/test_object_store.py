@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from hopstream.dataset.copying import delivery
+from hopstream.dataset.copying.pull import pull
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChecksumError, FormatError
 from hopstream.places.place import Place
-from hopstream.transfer import delivery
 from hopstream.transfer.place import place
-from hopstream.transfer.pull import pull
 from tests.dataset.graphs import tree_of
 from tests.places.test_place import PlaceContract
 from tests.transfer.conftest import files_of, without_beside

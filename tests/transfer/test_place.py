@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 import hopstream
+from hopstream.dataset.copying import delivery
+from hopstream.dataset.copying.placing import is_being_placed
 from hopstream.dataset.layout import open_dataset
 from hopstream.engine.atomic_folder import locked
 from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
 from hopstream.places import place as places
 from hopstream.store.local import LocalStore
-from hopstream.transfer import delivery
-from hopstream.transfer.place import is_being_placed, place
+from hopstream.transfer.place import place
 from tests.dataset.graphs import tree_of
 from tests.killing import kill_again_and_again, left_beside
 from tests.transfer.conftest import files_of, other_dataset, without_beside, write_tree
@@ -126,7 +127,8 @@ def test_the_folder_itself_may_be_a_root(mag: Path, written, tmp_path: Path):
 PROGRAM = """
 import os, signal, sys
 from hopstream.places import place as places
-from hopstream.transfer import delivery, place
+from hopstream.dataset.copying import delivery
+from hopstream.transfer import place
 delivery.GROUP_FILES = 3
 real, left = places.Place._write, [int(sys.argv[1])]
 
@@ -185,7 +187,8 @@ def test_a_placement_killed_twenty_times_is_complete(mag: Path, written, tmp_pat
 
 SLOW_PROGRAM = """
 import sys
-from hopstream.transfer import delivery, place
+from hopstream.dataset.copying import delivery
+from hopstream.transfer import place
 delivery.GROUP_FILES = 1
 place.place(sys.argv[1], sys.argv[2:4], move=sys.argv[4] == "move", num_workers=2,
             progress=lambda *told: print(*told, flush=True))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import hopstream
+from hopstream.dataset.copying.pull import pull
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChecksumError, FormatError, SettingsError, UnknownNameError
 from hopstream.transfer.place import place
-from hopstream.transfer.pull import pull
 from tests.dataset.graphs import tree_of
 from tests.transfer.conftest import files_of, other_dataset, without_beside
 from tests.transfer.faulty_files import Faults, mounted

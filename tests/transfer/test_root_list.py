@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hopstream.dataset.copying.placing import read_root_list, roots_of_list
 from hopstream.errors import FormatError, SettingsError
-from hopstream.transfer.place import read_root_list, roots_of_list
 
 
 def test_a_list_of_uris_gives_each_root_a_share_of_the_parts(tmp_path: Path):

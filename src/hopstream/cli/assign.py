@@ -11,7 +11,9 @@ from hopstream.cli.options import JsonFlag, MemoryFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
 from hopstream.cli.units import percent_text, plural_text
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.dataset.settings import PartitionSettings
+from hopstream.places.paths import AnyPath
 
 if TYPE_CHECKING:
     from hopstream.assign.source import AssignSource
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 @with_settings("settings", PartitionSettings, required=("num_parts",))
 def run(  # noqa: PLR0913  one parameter for each flag that is no field of a record
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
             help="a chunked graph or a dataset, which are not loaded into memory, or another source of partition",
             show_default=False,
@@ -42,9 +44,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     from hopstream.ingest.source_paths import check_apart
 
     output = Output(is_json=json)
-    check_apart(out, {"the source": source})
+    path = source_path(source)
+    check_apart(out, {"the source": path})
     check_owners_target(out, overwrite=overwrite)
-    graph = _open(source) or read_and_show(output, source, tables).graph
+    graph = _open(path) or read_and_show(output, path, tables).graph
     clock = Clock()
     with progress_bars() as progress:
         found = assign_folder(graph, out, settings, memory=memory, overwrite=overwrite, progress=progress)
@@ -66,11 +69,13 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     output.stage("done", str(out / META), "", {"meta": str(out / META)})
 
 
-def _open(source: Path) -> ChunkedGraph | AssignSource | None:
+def _open(source: AnyPath) -> ChunkedGraph | AssignSource | None:
     """Open a dataset or chunked graph, which is read in blocks; None for sources that must be loaded."""
     from hopstream.assign.source import open_dataset_source
     from hopstream.ingest.chunked import is_chunked, open_chunked
 
+    if not isinstance(source, Path):
+        return None
     if (source / "manifest.json").is_file():
         return open_dataset_source(source)
     metadata = source / "metadata.json" if source.is_dir() else source

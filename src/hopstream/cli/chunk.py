@@ -13,9 +13,10 @@ from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, is_tables, read_and_show
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.cli.written import memory_lines, show_plan
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunk_settings import ChunkSettings
-from hopstream.places.paths import AnyPath, path_of
+from hopstream.places.paths import AnyPath, path_of, sorted_files
 from hopstream.schema import type_label
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
         str,
         typer.Argument(help="a source of ingest, or a dataset of any number of parts", show_default=False),
     ],
-    out: Annotated[Path, typer.Option("--out", help="the new folder to write to", show_default=False)],
+    out: Annotated[str, typer.Option("--out", help="the new folder or URI to write to", show_default=False)],
     name: Annotated[str, typer.Option("--name", help="name of the graph in the metadata")] = "",
     json: JsonFlag = False,
     *,
@@ -48,20 +49,21 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     from hopstream.ingest.chunked.writing import check_out_folder
     from hopstream.ingest.source_paths import check_apart
 
-    output, given = Output(is_json=json), path_of(source)
-    check_apart(out, {"the source": given})
-    check_out_folder(out)
+    output, given, place = Output(is_json=json), source_path(source), path_of(out)
+    check_apart(place, {"the source": given})
+    if isinstance(place, Path):
+        check_out_folder(place)
     clock = Clock()
     if is_tables(given):
-        path = _chunk_tables(output, given, out, name, (settings, tables, work))
+        path = _chunk_tables(output, given, place, name, (settings, tables, work))
     else:
         found = read_and_show(output, given, tables)
         clock = Clock()
         with progress_bars() as progress:
             path = write_chunked(
-                found.graph, out, name=name or out.resolve().name, settings=settings, progress=progress
+                found.graph, place, name=name or place.resolve().name, settings=settings, progress=progress
             )
-    sizes = [file.stat().st_size for file in out.rglob("*") if file.is_file()]
+    sizes = [file.stat().st_size for file in sorted_files(place, "**/*")]
     text = f"{bytes_text(sum(sizes))} in {plural_text(len(sizes), 'file')}"
     facts = {"chunks": settings.num_chunks, "bytes": sum(sizes), "files": len(sizes)}
     output.stage("write", plural_text(settings.num_chunks, "chunk"), text, facts, clock.cost())
@@ -69,8 +71,12 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
 
 def _chunk_tables(
-    output: Output, source: AnyPath, out: Path, name: str, settings: tuple[ChunkSettings, SourceSettings, WorkSettings]
-) -> Path:
+    output: Output,
+    source: AnyPath,
+    out: AnyPath,
+    name: str,
+    settings: tuple[ChunkSettings, SourceSettings, WorkSettings],
+) -> AnyPath:
     """Convert tables to a chunked graph in bounded memory, and show what was dropped."""
     from hopstream.ingest.chunking.run import chunk_tables
 

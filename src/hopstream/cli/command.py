@@ -187,9 +187,11 @@ VERBS: dict[str, tuple[ModuleType, ...]] = {
 """Heading in help to the modules of the verbs under it."""
 WITH_URIS = frozenset(
     (
+        "against",
         "beam_options",
         "cluster",
         "data_path",
+        "dataset",
         "graph_schema",
         "location",
         "out",

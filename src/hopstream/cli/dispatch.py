@@ -91,9 +91,9 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
     """Return whether an earlier command was interrupted while it placed the finished dataset."""
+    from hopstream.dataset.copying.placing import is_being_placed
     from hopstream.dataset.manifest import read_manifest
     from hopstream.dataset.paths import MANIFEST
-    from hopstream.transfer.place import is_being_placed
 
     if not where.has_roots or not (out_dir / MANIFEST).is_file():
         return False

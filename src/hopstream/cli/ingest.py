@@ -8,6 +8,7 @@ splits, and the keys of edges; ``hopstream partition`` reads it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.units import write_types
 from hopstream.cli.written import show_written
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.places.paths import path_of
 
 
@@ -41,13 +43,13 @@ def run(
     from hopstream.dataset.layout import Dataset
     from hopstream.preparation.write import write_parts
 
-    output, path = Output(is_json=json), path_of(source)
-    check_out(out, path, overwrite=overwrite)
+    output, path, place = Output(is_json=json), source_path(source), path_of(out)
+    check_out(place, path, overwrite=overwrite)
     found = read_and_show(output, path, settings)
     with progress_bars() as progress:
         cut: dict[str, Any] = {"num_parts": 1}
         if found.partitions is not None:
             cut = {"owners": found.partitions.owners, "num_parts": found.partitions.num_parts}
-        manifest = write_parts(found.graph, out, overwrite=overwrite, progress=progress, **cut)
-    show_written(output, out, manifest)
-    write_types(output, census_of_dataset(Dataset(out, manifest)), found.num_dropped)
+        manifest = write_parts(found.graph, place, overwrite=overwrite, progress=progress, **cut)
+    show_written(output, place, manifest)
+    write_types(output, census_of_dataset(Dataset(Path(place.name), manifest)), found.num_dropped)

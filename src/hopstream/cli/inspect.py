@@ -13,9 +13,10 @@ from hopstream.cli.page import check_page_path, render_page, write_page
 from hopstream.cli.progress import Clock, Cost, Facts, Json, Output, progress_bars
 from hopstream.cli.server_flags import ClientAccess
 from hopstream.cli.units import bytes_text, count_text, edge_type_text, plural_text, write_types
+from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType
-from hopstream.uris import is_address, local_path
+from hopstream.uris import is_address, is_uri, local_path
 
 if TYPE_CHECKING:
     from hopstream.cli.census import Census
@@ -47,7 +48,7 @@ def run(
     check_page_path(html)
     if is_address(source):
         raise SettingsError(f"{source} is an address; inspect takes a dataset's folder or a cluster file")
-    path = local_path(source)
+    path = folder_of(source) if is_uri(source) else local_path(source)
     is_cluster = path.name != "manifest.json" and (path.is_file() or (path.suffix == ".json" and not path.exists()))
     if is_cluster and verify:
         raise SettingsError(

@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, Field, fields
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -32,7 +31,7 @@ PANELS = {
 
 MemoryFlag = Annotated[str | None, typer.Option("--memory", help=MEMORY_HELP)]
 JsonFlag = Annotated[bool, typer.Option("--json", help="write one JSON object per line")]
-OutFolder = Annotated[Path, typer.Option("--out", help="the folder to write the dataset to", show_default=False)]
+OutFolder = Annotated[str, typer.Option("--out", help="the folder or URI to write the dataset to", show_default=False)]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace a dataset that is already there")]
 IdsFlag = Annotated[
     list[str],

@@ -14,6 +14,7 @@ from hopstream.cli.prepare import prepare_and_show
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_written
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine import EngineName
 from hopstream.engine.settings import WORKERS_HELP, WorkSettings
@@ -71,7 +72,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     """Cut a graph into parts and write them as a dataset."""
     from hopstream.preparation.write import write_parts
 
-    output, path = Output(is_json=json), path_of(source)
+    output, path, place = Output(is_json=json), source_path(source), path_of(out)
     if settings.method == "file" and owners is None:
         raise SettingsError("--method file needs --owners, the folder with the part of each node")
     if settings.method != "file" and owners is not None:
@@ -79,16 +80,16 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
             f"--owners is only for --method file, and --method is {settings.method}; leave one of them out"
         )
     if bounded.settings is not None:
-        prepare_and_show(output, path, out, bounded.settings, settings, halo, tables, overwrite=overwrite)
+        prepare_and_show(output, path, place, bounded.settings, settings, halo, tables, overwrite=overwrite)
         return
-    check_out(out, path, overwrite=overwrite)
+    check_out(place, path, overwrite=overwrite)
     found = read_and_show(output, path, tables)
     with progress_bars() as progress:
         manifest = write_parts(
-            found.graph, out, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,
+            found.graph, place, settings=settings, owners=owners, halo=halo.settings, overwrite=overwrite,
             progress=progress,
         )  # fmt: skip
     show_cut(output, manifest, settings)
     if manifest.halo is not None:
         show_halo(output, manifest.halo)
-    show_written(output, out, manifest)
+    show_written(output, place, manifest)

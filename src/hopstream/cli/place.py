@@ -17,9 +17,9 @@ from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import SettingsError
 
 if TYPE_CHECKING:
+    from hopstream.dataset.copying.placing import RootList
     from hopstream.dataset.manifest import Manifest
     from hopstream.dataset.paths import Roots
-    from hopstream.transfer.place import RootList
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class RootSettings:
 
     def listed(self) -> Sequence[tuple[str, str | None]]:
         """List the roots, each with the text of its parts or None."""
-        from hopstream.transfer.place import read_root_list
+        from hopstream.dataset.copying.placing import read_root_list
 
         return [(uri, None) for uri in self.root] if self.roots is None else read_root_list(self.roots)
 
@@ -100,11 +100,11 @@ class RootSettings:
             SettingsError: A root overlaps an input, ``out`` or another root, or holds foreign files; or the number of
                 roots does not fit the parts or the machines.
         """
+        from hopstream.dataset.copying.targets import check_apart as check_roots_apart
+        from hopstream.dataset.copying.targets import check_foreign
         from hopstream.ingest.source_paths import check_apart
         from hopstream.places.place import Place
         from hopstream.store.ip_config import read_ip_config
-        from hopstream.transfer.targets import check_apart as check_roots_apart
-        from hopstream.transfer.targets import check_foreign
 
         if self.has_roots:
             uris = list(map(str, self.root_list(num_parts)))
@@ -127,7 +127,7 @@ class RootSettings:
 
     def root_list(self, num_parts: int) -> RootList:
         """Return the roots in the form that ``place`` takes."""
-        from hopstream.transfer.place import roots_of_list
+        from hopstream.dataset.copying.placing import roots_of_list
 
         return roots_of_list(self.listed(), num_parts)
 

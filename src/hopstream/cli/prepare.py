@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import TableFlags
 from hopstream.cli.units import percent_text, plural_text
 from hopstream.cli.written import show_measured, show_prepare_plan, show_written
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.engine.settings import WorkSettings
 from hopstream.places.paths import AnyPath, path_of
@@ -47,11 +47,13 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
     The same command resumes interrupted work.
     """
-    prepare_and_show(Output(is_json=json), path_of(source), out, work, settings, halo, tables, overwrite=overwrite)
+    prepare_and_show(
+        Output(is_json=json), source_path(source), path_of(out), work, settings, halo, tables, overwrite=overwrite
+    )
 
 
 def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
-    output: Output, source: AnyPath, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
+    output: Output, source: AnyPath, out: AnyPath, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
     tables: TableFlags, *, overwrite: bool,
 ) -> None:  # fmt: skip
     """Prepare a dataset in bounded memory; show plan, progress and results."""

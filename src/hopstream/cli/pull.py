@@ -32,9 +32,9 @@ def run(
 
     The same command resumes interrupted work.
     """
+    from hopstream.dataset.copying.pull import pull
     from hopstream.dataset.paths import is_here
     from hopstream.dataset.settings import MAX_PARTS
-    from hopstream.transfer.pull import pull
 
     output, clock = Output(is_json=json), Clock()
     if parts == "all":

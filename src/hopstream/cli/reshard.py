@@ -11,12 +11,13 @@ from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_setti
 from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.units import bytes_text
 from hopstream.cli.written import show_dataset_plan, show_measured, show_written
+from hopstream.places.paths import path_of
 from hopstream.preparation.reshard.settings import ReshardSettings
 
 
 @with_settings("settings", ReshardSettings)
 def run(
-    source: Annotated[Path, typer.Argument(help="the dataset, of any number of parts", show_default=False)],
+    source: Annotated[str, typer.Argument(help="the dataset, of any number of parts", show_default=False)],
     out: OutFolder,
     partitions_dir: Annotated[
         Path | None,
@@ -42,6 +43,6 @@ def run(
             on_estimate=lambda costs, spec: show_dataset_plan(output, "reshard", costs, spec),
         )  # fmt: skip
     show_measured(output, manifest)
-    show_written(output, out, manifest)
+    show_written(output, path_of(out), manifest)
     num_bytes = sum(manifest.report.bytes)
     output.text(f"{'':<7} {'speed':<8} {bytes_text(int(num_bytes / max(clock.cost().seconds, 1e-9)))}/s")

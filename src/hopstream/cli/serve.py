@@ -59,7 +59,11 @@ class ServeSettings:
         metadata={"help": "instead of --parts and --location: which server of the folder's cluster.json, from 0"},
     )
     cache_dir: Path | None = field(
-        default=None, metadata={"help": "copy the parts to this folder first, as pull does, and serve them from there"}
+        default=None,
+        metadata={
+            "help": "copy the parts to this folder first, as pull does, and serve them from there; without it, parts "
+            "at a URI are copied to the folder of HOPSTREAM_CACHE_DIR"
+        },
     )
     verify: Verify = field(
         default="none",
@@ -107,7 +111,7 @@ class _Ending:
 def run(  # noqa: PLR0913 - one record for each group of flags
     source_dataset: Annotated[
         str,
-        typer.Argument(help="a dataset's folder; with --cache-dir also a URI", metavar="DATASET", show_default=False),
+        typer.Argument(help="a dataset's folder or URI", metavar="DATASET", show_default=False),
     ],
     *,
     settings: ServeSettings,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.dataset.chunks import parse_parts
+from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.dataset.paths import CLUSTER, is_here
 from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import SettingsError
-from hopstream.uris import is_uri, local_path, shown_uri
+from hopstream.uris import is_uri, shown_uri
 
 if TYPE_CHECKING:
     from hopstream.cli.serve import ServeSettings
@@ -22,24 +23,28 @@ LISTED = ("parts", "location")
 
 
 def brought_here(dataset: str, settings: ServeSettings, output: Output) -> Path:
-    """Return the folder to serve from; with ``cache_dir``, pull missing parts to it first.
+    """Return the folder to serve from, and copy missing parts to it.
+
+    They are copied to ``cache_dir``, or without it from a URI to the cache folder.
 
     Raises:
-        SettingsError: The dataset is a URI, and ``cache_dir`` is not given.
+        SettingsError: The dataset is a URI, ``server`` is given, and ``cache_dir`` is not.
         FormatError: The source lacks a part, or a file of it is damaged.
         OSError: The system failed.
     """
-    if settings.cache_dir is None:
-        if is_uri(dataset):
-            raise SettingsError(
-                f"{shown_uri(dataset)} is not a folder of this machine; give --cache-dir, a folder to copy parts to"
-            )
-        return local_path(dataset)
-    from hopstream.transfer.pull import pull
-
-    clock = Clock()
     is_named = settings.server is None and settings.parts not in ("all", "here")
     parts = parse_parts(settings.parts, MAX_PARTS) if is_named else None
+    if settings.cache_dir is None:
+        if is_uri(dataset) and settings.server is not None:
+            raise SettingsError(
+                f"--server takes parts and address from a {CLUSTER}, and {shown_uri(dataset)} is not a folder of this "
+                "machine; give --cache-dir, a folder to copy the file and the parts to"
+            )
+        with progress_bars() as progress:
+            return folder_of(dataset, parts, progress=progress)
+    from hopstream.dataset.copying.pull import pull
+
+    clock = Clock()
     with progress_bars() as progress:
         manifest = pull(dataset, settings.cache_dir, parts=parts, progress=progress)
     facts: Facts = {"out": str(settings.cache_dir), "dataset_id": manifest.dataset_id}

@@ -294,14 +294,17 @@ def read_and_show(output: Output, path: AnyPath, settings: SourceSettings) -> Re
     return source
 
 
-def check_out(out: Path, source: AnyPath, *, overwrite: bool) -> None:
+def check_out(out: AnyPath, source: AnyPath, *, overwrite: bool) -> None:
     """Check the output folder of a dataset before anything is read.
 
     Raises:
         SettingsError: ``out`` and the source overlap, or ``out`` exists and may not be replaced.
     """
+    from hopstream.dataset.copying.remote_target import check_target_at
     from hopstream.dataset.dataset_folder import check_target
     from hopstream.ingest.source_paths import check_apart
 
     check_apart(out, {"the source": source})
-    check_target(out, overwrite=overwrite)
+    check_target_at(out, overwrite=overwrite)
+    if isinstance(out, Path):
+        check_target(out, overwrite=overwrite)

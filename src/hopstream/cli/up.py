@@ -30,17 +30,19 @@ import typer
 from hopstream.checks import check_choice
 from hopstream.cli.doors import Doors, remove_made
 from hopstream.cli.options import JsonFlag, with_settings
-from hopstream.cli.progress import Clock, Facts, Output
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.sampling import left_text, limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.server_flags import TOKEN_VARIABLE, LogSettings, WatchSettings, logs_on_stderr
 from hopstream.cli.units import bytes_text, plural_text
+from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.dataset.paths import CLUSTER, ROOTS
 from hopstream.dataset.spot_check import Verify
 from hopstream.engine.machine import watched
 from hopstream.engine.worker_process import status_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.stream.settings import SamplingLimits
+from hopstream.uris import is_uri, shown_uri
 
 if TYPE_CHECKING:
     from hopstream.dataset.layout import Dataset
@@ -290,7 +292,9 @@ class UpSettings:
 @with_settings("watching", WatchSettings)
 @with_settings("logs", LogSettings)
 def run(
-    dataset: Annotated[Path, typer.Argument(help="a dataset's folder", show_default=False)],
+    source_dataset: Annotated[
+        str, typer.Argument(help="a dataset's folder or URI", metavar="DATASET", show_default=False)
+    ],
     json: JsonFlag = False,
     *,
     settings: UpSettings,
@@ -308,6 +312,10 @@ def run(
     from hopstream.dataset.layout import open_dataset
 
     output, clock = Output(is_json=json), Clock()
+    if is_uri(source_dataset) and settings.cluster_file is None:
+        raise SettingsError(f"{shown_uri(source_dataset)} is not a folder of this machine; give --cluster-file")
+    with progress_bars() as progress:
+        dataset = folder_of(source_dataset, progress=progress)
     opened = open_dataset(dataset)
     path = settings.cluster_file or dataset / "cluster.json"
     _free_cluster_file(path)

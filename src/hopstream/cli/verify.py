@@ -12,7 +12,9 @@ from hopstream.cli.options import JsonFlag, MemoryFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_source
 from hopstream.cli.units import count_text, plural_text
+from hopstream.dataset.copying.local_copy import folder_of, source_path
 from hopstream.errors import SettingsError
+from hopstream.places.paths import AnyPath
 
 if TYPE_CHECKING:
     from hopstream.preparation.audit.reference import Against
@@ -24,9 +26,9 @@ WRONG = 1
 
 @with_settings("settings", SourceSettings)
 def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field of a record
-    path: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="PATH", show_default=False)],
+    dataset: Annotated[str, typer.Argument(help="a dataset's folder or URI", metavar="PATH", show_default=False)],
     against: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="its source: a chunked graph, tables, an .npz file or a dataset"),
     ] = None,
     owners: Annotated[
@@ -47,11 +49,12 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     from hopstream.preparation.audit.run import verify_dataset
 
     output, clock = Output(is_json=json), Clock()
+    path = folder_of(dataset)
     root = path.parent if path.name == "manifest.json" else path
     with progress_bars() as progress:
         report = verify_dataset(
             root,
-            against=None if against is None else _source(against, settings),
+            against=None if against is None else _source(source_path(against), settings),
             owners=owners,
             parts=None if parts is None else _parts(root, parts),
             memory=memory,
@@ -78,7 +81,7 @@ def _parts(root: Path, text: str) -> Sequence[int]:
     return found
 
 
-def _source(path: Path, settings: SourceSettings) -> Against:
+def _source(path: AnyPath, settings: SourceSettings) -> Against:
     """Read the source to compare with; a chunked graph is opened, not loaded."""
     from hopstream.ingest.chunked import is_chunked, open_chunked
 
@@ -90,7 +93,7 @@ def _source(path: Path, settings: SourceSettings) -> Against:
     return read_source(path, settings).graph
 
 
-def _show(output: Output, path: Path, against: Path | None, report: VerifyReport, clock: Clock) -> None:
+def _show(output: Output, path: Path, against: str | None, report: VerifyReport, clock: Clock) -> None:
     rows = [
         (kind, count_text(check.num_checked), count_text(check.num_wrong), _result_text(check))
         for kind, check in report.checks.items()

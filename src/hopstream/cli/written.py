@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopstream.cli.progress import STAGE_WIDTH, SUBJECT_WIDTH, Clock, Cost, Facts, Output
 from hopstream.cli.units import bytes_text, percent_text, plural_text
 from hopstream.engine.machine import peak_bytes
+from hopstream.places.paths import AnyPath
 
 if TYPE_CHECKING:
     from hopstream.dataset.manifest import Manifest
@@ -124,7 +124,7 @@ def show_measured(output: Output, manifest: Manifest, cost: Cost | None = None) 
         output.text(f"{'':<7} {'balance':<8} largest part over mean: {loads}")
 
 
-def show_written(output: Output, root: Path, manifest: Manifest) -> None:
+def show_written(output: Output, root: AnyPath, manifest: Manifest) -> None:
     """Write the size of a dataset and the path of its manifest."""
     from hopstream.dataset.manifest import FORMAT
 

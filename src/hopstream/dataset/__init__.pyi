@@ -8,6 +8,7 @@ from hopstream.dataset.balance import PartitionReport as PartitionReport
 from hopstream.dataset.balance import StageCost as StageCost
 from hopstream.dataset.book import Delta as Delta
 from hopstream.dataset.book import PartitionBook as PartitionBook
+from hopstream.dataset.copying.pull import pull as pull
 from hopstream.dataset.fitted import read_transforms as read_transforms
 from hopstream.dataset.halo_record import Halo as Halo
 from hopstream.dataset.halo_record import HaloCounts as HaloCounts
@@ -55,4 +56,3 @@ from hopstream.preparation.revise.run import upsert as upsert
 from hopstream.preparation.revise.run import upsert_folder as upsert_folder
 from hopstream.preparation.write import write_parts as write_parts
 from hopstream.transfer.place import place as place
-from hopstream.transfer.pull import pull as pull

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.dataset.manifest import read_manifest
 from hopstream.ingest.transforms.saved import Transforms
 
@@ -26,4 +27,4 @@ def read_transforms(root: str | Path, *, tokenizers: Collection[str] = ()) -> Tr
         ChecksumError: The content of the manifest does not match its fingerprint or digest.
         SettingsError: A transform names a function that is not among ``tokenizers``.
     """
-    return Transforms(read_manifest(root).transforms, tokenizers)
+    return Transforms(read_manifest(folder_of(root)).transforms, tokenizers)

@@ -7,6 +7,7 @@ the manifest, then memory-maps it. ``verify`` checks the content of all files. `
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, FileRecord, IntArray, RaggedArray, check_file, open_array
 from hopstream.dataset.book import ends_of
+from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.paths import (
     check_is_here,
@@ -36,7 +38,6 @@ from hopstream.dataset.stored_columns import weights_of
 from hopstream.dataset.verify import check_across, check_ascending, check_part, needs_others
 from hopstream.errors import FormatError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
-from hopstream.uris import local_path
 
 __all__ = [
     "Dataset",
@@ -359,11 +360,12 @@ class Dataset:
         return RaggedArray(values, offsets, feature.is_string)
 
 
-def open_dataset(root: str | Path, *, verify: bool | Verify | None = None) -> Dataset:
+def open_dataset(root: str | os.PathLike[str], *, verify: bool | Verify | None = None) -> Dataset:
     """Open a dataset; ``Dataset.open_part`` maps its parts.
 
     Args:
-        root: The folder that ``write_parts`` wrote.
+        root: The folder that ``write_parts`` wrote, or a URI of one, which is copied to this machine once; see
+            ``dataset.copying.local_copy``.
         verify: ``"none"`` (or None, False) reads only the manifest. ``"sample"`` compares checksums of some blocks of
             every file of the parts that are here. It takes less than a second for up to some thousand files; see
             ``Dataset.sample``. ``"full"`` (or True) reads every file of every part and checks its checksum and content;
@@ -375,4 +377,5 @@ def open_dataset(root: str | Path, *, verify: bool | Verify | None = None) -> Da
         ChecksumError: The manifest, or with ``verify`` a file, does not match its checksum.
         SettingsError: ``verify`` is something else.
     """
-    return Dataset(local_path(root), read_manifest(root)).check(verify)
+    folder = folder_of(root)
+    return Dataset(folder, read_manifest(folder)).check(verify)

@@ -24,6 +24,7 @@ import numpy as np
 from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file, offsets_of, open_array
 from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of, neighbor_dtype
 from hopstream.dataset.chunks import cut_counts, overlaps, positions_of
+from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.overlays import RowSpans, newest_spans
 from hopstream.dataset.paths import (
@@ -579,7 +580,8 @@ def open_rows(root: str | Path) -> DatasetRows:
         FormatError: The folder is no finished dataset of a format that this version reads, or a part is missing.
         ChecksumError: The manifest does not match its checksum.
     """
-    manifest = read_manifest(root)
+    folder = folder_of(root)
+    manifest = read_manifest(folder)
     for part in range(manifest.book.num_parts):
-        check_is_here(Path(root), part, manifest.dataset_id)
-    return DatasetRows(Path(root), manifest)
+        check_is_here(folder, part, manifest.dataset_id)
+    return DatasetRows(folder, manifest)

@@ -55,7 +55,7 @@ def read_arrow(  # noqa: PLR0913  a dataset, a type, and what to read of it
         SchemaError: Arrow cannot hold a column; or, while batches are read, a row is in two splits.
     """
     scratch = None if scratch is None else local_path(scratch)
-    source = DatasetSource(open_dataset(local_path(dataset)))
+    source = DatasetSource(open_dataset(dataset))
     schema = source.store.schema
     own = of if isinstance(of, str) and of in schema.nodes else schema.edge_type_of(of, schema.nodes)
     chosen_ids = {t: id_feature_of(schema, t, None) for t in schema.nodes} | dict(ids or {})

@@ -25,6 +25,7 @@ from hopstream.ingest.chunking.run import table_states
 from hopstream.ingest.raw_tables.metadata import TablesMetadata
 from hopstream.ingest.source_paths import description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
+from hopstream.places.paths import path_of, uri_of
 from hopstream.preparation.prepare import prepare
 from hopstream.sample.plan import SamplePlan
 from hopstream.schema import STRING, FeatureSchema, GraphSchema
@@ -32,7 +33,7 @@ from hopstream.store import open_store
 from hopstream.store.contract import BY_WEIGHT, Store
 from hopstream.tfgnn.graph_schema import read_schema
 from hopstream.tfgnn.sampling_spec import LINK_ENDS, WEIGHT_NAMES
-from hopstream.uris import local_path
+from hopstream.uris import is_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def located_source(source: str | Path) -> str:
     Raises:
         SettingsError: The source is an opened store, which workers cannot open, or a URI that is no server's address.
     """
-    if isinstance(source, str) and "://" in source:
+    if isinstance(source, str) and is_address(source):
         from hopstream.store.cluster import parse_locations  # only here: it loads the network's libraries
 
         parse_locations(source)
@@ -157,7 +158,7 @@ def located_source(source: str | Path) -> str:
             f"source is a {type(source).__name__}; workers open it for themselves: give a folder, a cluster.json or "
             "addresses"
         )
-    return str(local_path(source).absolute())
+    return uri_of(path_of(source))
 
 
 def _unigraph_schema(path: Path) -> Path | None:

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, empty_column, write_text
 from hopstream.checks import did_you_mean, known_names
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.dataset.paths import MANIFEST, path_name
 from hopstream.dataset.raw_ids import can_be_ids
 from hopstream.engine.atomic_folder import open_work
@@ -60,11 +61,12 @@ from hopstream.ingest.raw_tables.unigraph import (
     TARGET,
 )
 from hopstream.ingest.source_paths import check_apart, description_of
+from hopstream.places.paths import AnyPath, path_of
+from hopstream.places.staging import write_folder_at
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.graph_schema import AUXILIARY, edge_set_names, message_text, schema_message
 from hopstream.tfgnn.tfrecord import RecordWriter, shard_paths
-from hopstream.uris import local_path
 
 BLOCK_ROWS = 1 << 16
 
@@ -300,9 +302,9 @@ Progress = Callable[[str, int, int], None]
 
 
 def write_unigraph(
-    source: Graph | str | os.PathLike[str], out: str | os.PathLike[str], *, settings: UnigraphSettings | None = None,
-    progress: Progress | None = None, **fields: Any,
-) -> Path:  # fmt: skip
+    source: Graph | str | os.PathLike[str], out: str | os.PathLike[str] | AnyPath, *,
+    settings: UnigraphSettings | None = None, progress: Progress | None = None, **fields: Any,
+) -> AnyPath:  # fmt: skip
     """Write a graph as a unigraph: ``graph_schema.pbtxt`` and a table for every set.
 
     ``read_graph`` reads an equal graph from it, with types and features in the order of their names. Raw ids are from
@@ -310,8 +312,8 @@ def write_unigraph(
     are in stored order.
 
     Args:
-        source: A graph; or the folder of a dataset or of a chunked graph, which is read in pieces.
-        out: The folder; it must not exist, or must be empty.
+        source: A graph; or the folder or URI of a dataset or of a chunked graph, which is read in pieces.
+        out: The folder or its URI; it must not exist, or must be empty.
         settings: Settings of the writer.
         progress: Called as ``progress("write", done, total)`` in rows.
         fields: Fields of ``UnigraphSettings`` in place of ``settings``.
@@ -335,22 +337,28 @@ def write_unigraph(
         known = sorted(UnigraphSettings.__dataclass_fields__)
         raise SettingsError(f"unknown setting {quoted(unknown[0])}; {known_names(unknown[0], known)}")
     settings = settings or UnigraphSettings(**fields)
+    place = path_of(out)
     if not isinstance(source, Graph):
-        check_apart(out, {"the source": source})
-    with open_work(out) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
+        check_apart(place, {"the source": path_of(source)})
+    if not isinstance(place, Path):
+        write = partial(write_unigraph, source, settings=settings, progress=progress)
+        return write_folder_at(place, write, SCHEMA_FILE, progress)
+    with open_work(place) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
         graph, edge_masks = _opened(source, work.path / "scratch")
         _Writing(graph, edge_masks, new, work.path / "scratch", settings, progress or no_progress).run()
     return Path(out) / SCHEMA_FILE
 
 
-def is_read_in_pieces(source: Path) -> bool:
+def is_read_in_pieces(source: AnyPath) -> bool:
     """Return whether a path is a dataset or a chunked graph, which ``write_unigraph`` reads in pieces."""
     return (source / MANIFEST).is_file() or _chunked_metadata(source) is not None
 
 
-def _chunked_metadata(source: Path) -> Path | None:
+def _chunked_metadata(source: AnyPath) -> Path | None:
     metadata = description_of(source)
-    return metadata if metadata.suffix == ".json" and metadata.is_file() and is_chunked(metadata) else None
+    if not isinstance(metadata, Path) or metadata.suffix != ".json" or not metadata.is_file():
+        return None
+    return metadata if is_chunked(metadata) else None
 
 
 EdgeMasks = Mapping[EdgeType, Mapping[str, ColumnSource]]
@@ -367,8 +375,8 @@ def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[Chun
             for t, of in source.edge_splits.items()
         }
         return chunked_of_graph(source.check()), masks
-    path = local_path(source)
-    if (path / MANIFEST).is_file():
+    path = source_path(source)
+    if isinstance(path, Path) and (path / MANIFEST).is_file():
         return chunked_of_dataset(path, scratch)
     metadata = _chunked_metadata(path)
     if metadata is not None:

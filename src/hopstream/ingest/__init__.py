@@ -19,6 +19,7 @@ from hopstream.ingest.source_paths import (
     is_edge_list,
     is_unigraph,
     refuse_partitions,
+    source_here,
 )
 from hopstream.places.paths import AnyPath, path_of
 
@@ -54,7 +55,7 @@ def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **opt
     if not isinstance(source, str | os.PathLike):
         _refuse_options(options, "data objects")
         return graph_from_data(source)
-    path = path_of(source)
+    path = source_here(path_of(source))
     refuse_partitions(path)
     if path.is_dir():
         if isinstance(path, Path) and _is_ogb_folder(path):
@@ -74,8 +75,6 @@ def _read_described(path: AnyPath, options: dict[str, object]) -> Graph:
 
     if is_chunked(path):
         _refuse_options(options, "chunked graphs")
-        if not isinstance(path, Path):
-            raise FormatError(f"{path} describes a chunked graph; it {NOT_READ_THERE}")
         return open_chunked(path).load()
     return _read_tables(path, options)
 

@@ -30,8 +30,9 @@ from hopstream.graph.graph import Graph
 from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.ingest.raw_tables.raw_ids import sorted_raw_ids, strings_column
 from hopstream.ingest.user_columns import ColumnLike
+from hopstream.places.cache import copied_here
+from hopstream.places.paths import path_of
 from hopstream.schema import STRING
-from hopstream.uris import local_path
 
 BLANKS = " "
 """Delimiter for values separated by any number of blanks and tabs."""
@@ -327,7 +328,7 @@ def graph_from_edge_list(
         IdRangeError: A key is negative, or not below ``num_nodes``.
         SettingsError: An option is out of range.
     """
-    source = local_path(path)
+    source = copied_here(path_of(path))
     if ids not in ("keys", "raw"):
         raise SettingsError(f"ids is {ids!r}; it must be keys or raw")
     if ids == "raw" and num_nodes is not None:

@@ -41,8 +41,9 @@ from hopstream.ingest.objects.attributes import (
     named_columns,
 )
 from hopstream.ingest.objects.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
+from hopstream.places.paths import AnyPath, path_of
+from hopstream.places.staging import staging_of
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
-from hopstream.uris import local_path
 
 SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
 TAKEN_FROM = "links.taken_from"
@@ -135,16 +136,22 @@ def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[st
         )
 
 
-def write_npz(graph: Graph, path: str | Path) -> None:
+def write_npz(graph: Graph, path: str | AnyPath) -> None:
     """Write a graph to one compressed ``.npz`` file; ``read_npz`` reads an equal graph in the same order.
 
-    Names of arrays always contain types. The file is written under a temporary name and renamed.
+    Names of arrays always contain types. The file is written under a temporary name and
+    renamed; one at a URI is written in the cache folder and copied.
 
     Raises:
         SchemaError: A name has another meaning in the file, for example a feature ``edge_index``.
-        SettingsError: ``path`` is not local.
+        OSError: The file cannot be written; the error names it.
     """
-    path = local_path(path)
+    path = path_of(path)
+    if not isinstance(path, Path):
+        with staging_of(path) as staging:
+            write_npz(graph, staging.folder)
+            path.put(staging.folder)
+        return
     arrays: dict[str, Array] = {}
     for node_type, nodes in graph.nodes.items():
         _check_label(node_type, is_edge=False)

@@ -16,7 +16,7 @@ from hopstream.ingest.raw_tables.metadata import (
     described_tables,
     read_json_metadata,
 )
-from hopstream.places.paths import AnyPath, PathKind, is_remote, path_of, sorted_files
+from hopstream.places.paths import AnyPath, PathKind, is_below, is_remote, path_of, sorted_files
 from hopstream.uris import local_path
 
 METADATA = "metadata.json"
@@ -24,10 +24,7 @@ PYG_META = "META.json"
 SCHEMA_SUFFIX = ".pbtxt"
 MAX_JSON = 16
 """A folder with more JSON files than this is not searched for DGL's partitions."""
-NOT_READ_THERE = (
-    "is at a URI, from which only tables are read: a metadata.json that describes CSV and Parquet files, or the .pbtxt "
-    "of a unigraph; copy it to this machine, or mount the bucket"
-)
+NOT_READ_THERE = "is at a URI, from which such a source is not read; copy it to this machine, or mount the bucket"
 EDGE_LISTS = frozenset({".txt", ".tsv", ".csv", ".edgelist", ".edges"})
 
 
@@ -102,6 +99,30 @@ def description_of(source: PathKind) -> PathKind:
     return found[0] if found else metadata
 
 
+def source_here(path: AnyPath) -> AnyPath:
+    """Return the path to read a source from.
+
+    Tables and unigraphs are read where they are. A file or a chunked graph at a URI is copied to the cache folder once;
+    see ``places.cache``. The path of another folder is returned, for its reader to report.
+
+    Raises:
+        StateError: Another process copies it, and has made no progress for two minutes.
+        OSError: A file cannot be read; the error names it.
+    """
+    if isinstance(path, Path):
+        return path
+    described = description_of(path)
+    if is_unigraph(described) or not described.is_file():
+        return path
+    from hopstream.places.cache import copied_here, folder_copied_here  # imported here, because they load Arrow
+
+    if described.suffix != ".json":
+        return copied_here(described)
+    from hopstream.ingest.chunked import is_chunked
+
+    return folder_copied_here(described) if is_chunked(described) else path
+
+
 def check_data_path(path: AnyPath, data_path: str | None) -> None:
     """Refuse a data folder for any source but a unigraph.
 
@@ -141,7 +162,7 @@ def read_metadata(path: AnyPath | Description, data_path: str | None = None) -> 
 
 
 def check_apart(
-    out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathLike[str] | AnyPath], name: str = "out"
+    out: str | os.PathLike[str] | AnyPath, inputs: Mapping[str, str | os.PathLike[str] | AnyPath], name: str = "out"
 ) -> None:
     """Refuse an output path that equals an input path, contains it, or lies in it.
 
@@ -156,6 +177,13 @@ def check_apart(
     Raises:
         SettingsError: The paths overlap; the message says how.
     """
+    if is_remote(out):
+        there = path_of(out)
+        for what, of_input in inputs.items():
+            source = path_of(of_input)
+            if is_remote(source) and (is_below(there, source) or is_below(source, there)):
+                raise SettingsError(f"one of {name}, {out}, and {of_input}, {what}, holds the other; give another URI")
+        return
     target = Path(os.path.realpath(local_path(out)))
     for what, of_input in inputs.items():
         if is_remote(of_input):

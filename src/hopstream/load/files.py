@@ -28,7 +28,7 @@ from hopstream.ingest.objects.pyg_data import DataLike, DataObjects, HeteroDataL
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, SPLITS, find_split, is_ogb_folder, read_ogb_folder
 from hopstream.ingest.raw_tables.metadata import Description
-from hopstream.ingest.source_paths import METADATA
+from hopstream.ingest.source_paths import METADATA, source_here
 from hopstream.places.paths import path_of
 from hopstream.uris import local_path
 
@@ -195,7 +195,7 @@ def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **opt
             an edge list (``.txt``, ``.tsv``, ``.csv``, ``.edgelist``, ``.edges``, also with ``.gz``);
             a folder of the Open Graph Benchmark;
             PyG's processed ``.pt`` file;
-            the URI of a ``.json`` file that describes tables, of a ``.pbtxt``, or of a folder with one;
+            the URI of one of these, without OGB's folders; other sources than tables are copied to this machine once;
             a dict that describes tables in memory (see ``read_tables``);
             a PyG ``Data`` or ``HeteroData``, or the tuple of three that ``RandomLinkSplit`` returns.
         options: For tables, the fields of ``hopstream.ingest.tables.TableSettings``. For ``.npz`` files ``ignore``, the
@@ -213,7 +213,7 @@ def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **opt
         MissingDependencyError: The source is a ``.pt`` file, and torch is not installed.
     """
     if isinstance(source, str | os.PathLike):
-        path = path_of(source)
+        path = source_here(path_of(source))
         if not isinstance(path, Path):
             return read_graph_without_torch(source, **options)
         if is_torch_file(path):
@@ -223,6 +223,7 @@ def read_graph(source: str | os.PathLike[str] | Description | DataObjects, **opt
             check_options("OGB's folders", options, OGB_OPTIONS)
             return graph_from_ogb_folder(path, **options)  # type: ignore[arg-type]
         _refuse_dataset_folder(path)
+        source = path
     return read_graph_without_torch(source, **options)
 
 

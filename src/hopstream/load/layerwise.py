@@ -7,19 +7,19 @@ after the last chunk that it wrote.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from hopstream.arguments import called_with
 from hopstream.arrays import Array, IntArray, write_array
 from hopstream.checks import check_seconds, read_integer
+from hopstream.engine.progress_line import ProgressLine
 from hopstream.errors import SettingsError, StoreTimeout
 from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
@@ -308,7 +308,8 @@ def infer_layerwise(arguments: InferenceArguments) -> Embeddings:
         for number in range(num_layers):
             types = facts.node_types if number == num_layers - 1 else tuple(facts.node_offsets)
             rest = _Rest(embeddings, number, types, loader.own_parts())
-            report = arguments.progress or _Line(f"layer {number + 1} of {num_layers}")
+            title = f"layer {number + 1} of {num_layers}"
+            report = arguments.progress or ProgressLine(title, lambda done: f"{done:,} nodes")
             for span, rows in loader.run(embeddings, number, rest.spans(loader.batch_size), arguments.layer):
                 rest.add(span, rows, arguments.rows_per_chunk)
                 report(f"layer {number + 1}", rest.done, rest.total)
@@ -423,27 +424,3 @@ def _wait_for_others(embeddings: Embeddings, layer: int, types: Sequence[str], w
                         "start this rank again"
                     )
                 time.sleep(POLL_S)
-
-
-class _Line:
-    """Progress line on stderr, rewritten in place; silent if stderr is no terminal."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._started = time.monotonic()
-        self._shown = 0.0
-        self._first: int | None = None
-        self._mode: Literal["quiet", "terminal"] = "terminal" if sys.stderr.isatty() else "quiet"
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        self._first = done if self._first is None else self._first
-        if self._mode == "quiet" or (now - self._shown < 0.5 and done < total):
-            return
-        self._shown = now
-        made, left_s = done - self._first, 0.0
-        if made:
-            left_s = (now - self._started) * (total - done) / made
-        end = "\n" if done == total else ""
-        sys.stderr.write(f"\r{self._title}: {done:,} of {total:,} nodes, {left_s:.0f} s left   {end}")
-        sys.stderr.flush()

@@ -205,6 +205,11 @@ class RemotePath:
             self.stat()
         self._place.remove(self._name)
 
+    def get(self, path: Path) -> None:
+        """Copy the file to a path of this machine; it appears when it is complete, and its size is checked."""
+        here = Place(str(path.parent))
+        here.write(path.name, lambda: self._place.blocks(self._name), self.stat().st_size)
+
     def put(self, path: Path) -> None:
         """Copy a file of this machine here; it appears when it is complete, and its size is checked."""
 

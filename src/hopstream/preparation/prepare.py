@@ -18,6 +18,7 @@ from typing import Any, Unpack
 
 from hopstream.arrays import write_text
 from hopstream.assign.run import assign_folder
+from hopstream.dataset.copying.remote_target import write_at
 from hopstream.dataset.dataset_folder import check_target, place_to_write
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import MANIFEST
@@ -36,7 +37,6 @@ from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_state
 from hopstream.ingest.raw_tables.metadata import Description
 from hopstream.ingest.raw_tables.spool import tables_on_disk
 from hopstream.ingest.source_paths import (
-    NOT_READ_THERE,
     are_partitions,
     check_apart,
     check_data_path,
@@ -45,6 +45,7 @@ from hopstream.ingest.source_paths import (
     read_metadata,
 )
 from hopstream.ingest.tables import TableSettings, read_description
+from hopstream.places.cache import folder_copied_here
 from hopstream.places.paths import AnyPath, path_of
 from hopstream.preparation.dataset_job import DatasetTarget
 from hopstream.preparation.dispatch.dispatch_job import dispatch_job, input_states
@@ -158,7 +159,7 @@ News = PreparePlan | Resumed | ChunkReport | AssignReport
 
 
 def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
-    source: str | AnyPath | Description, out: str | Path, *, settings: PartitionSettings | None = None,
+    source: str | AnyPath | Description, out: str | AnyPath, *, settings: PartitionSettings | None = None,
     tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
     overwrite: bool = False, progress: Progress | None = None,
     on_news: Callable[[News], None] | None = None, **options: Unpack[PartitionOptions],
@@ -173,7 +174,8 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
             unigraph; tables may be at a URI. Or a description of tables in memory, see ``read_tables``. They are first
             written as Parquet files to a hidden folder beside ``out``; so that a killed call resumes, give the folder
             of ``write_tables``.
-        out: The folder to write, created if it is missing.
+        out: The folder to write, created if it is missing; or a URI. Then all work is done in the cache folder, which
+            all workers must see, and the dataset is copied to the URI when it is complete.
         settings: How to partition the graph, and what each part stores; None for the defaults.
         tables: How tables are read.
         work: Memory of all processes together, number of processes, and engine.
@@ -202,13 +204,25 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         OSError: A system call failed, for example because the disk is full; finished tasks are kept for the next call.
     """
     settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
+    out = path_of(out)
+    if not isinstance(out, Path):
+        check_apart(out, {} if isinstance(source, Mapping) else {"the source": path_of(source)})
+        return write_at(
+            out,
+            lambda here: prepare(
+                source, here, settings=settings, tables=tables, work=work, halo=halo, overwrite=True,
+                progress=progress, on_news=on_news,
+            ),
+            overwrite=overwrite, progress=progress,
+            call=None if isinstance(source, Mapping) else _call_of(digest_of_input(source, settings, tables), halo),
+        )  # fmt: skip
     if isinstance(source, Mapping):
         with tables_on_disk(source, out) as path:
             return prepare(
                 path, out, settings=settings, tables=tables, work=work, halo=halo, overwrite=overwrite,
                 progress=progress, on_news=on_news,
             )  # fmt: skip
-    tables, out = tables or TableSettings(), Path(out)
+    tables = tables or TableSettings()
     if settings.method == "file":
         raise SettingsError(
             "method is 'file', but prepare assigns nodes itself; to use parts of your own, chunk the tables and give "
@@ -221,7 +235,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     chunked = _chunked(metadata)
     found = _declared(metadata, tables) if chunked is None else open_chunked(chunked).schema
     checked_schema(found, settings, halo)  # before anything is written, chunked or assigned
-    call = digest_of([digest, None if halo is None else asdict(halo)])
+    call = _call_of(digest, halo)
     steps = _Steps(
         metadata=metadata, chunked=chunked, digest=digest, settings=settings, tables=tables,
         work=work, machine=this_machine(), before=choice_before(out, lambda _: digest), halo=halo,
@@ -255,6 +269,10 @@ def digest_of_input(source: str | AnyPath, settings: PartitionSettings, tables: 
     chunked = _chunked(metadata)
     states = table_states(read_metadata(metadata, tables.data_path)) if chunked is None else input_states(chunked)
     return digest_of([FORMAT, settings.to_json(), asdict(tables), states])
+
+
+def _call_of(digest: str, halo: HaloSettings | None) -> str:
+    return digest_of([digest, None if halo is None else asdict(halo)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,9 +393,7 @@ def _chunked(metadata: AnyPath) -> Path | None:
     """Return the metadata file if it is that of a chunked graph, else None."""
     if is_unigraph(metadata) or not is_chunked(metadata):
         return None
-    if not isinstance(metadata, Path):
-        raise SettingsError(f"{metadata} describes a chunked graph; it {NOT_READ_THERE}")
-    return metadata
+    return folder_copied_here(metadata)
 
 
 def _declared(metadata: AnyPath, tables: TableSettings) -> GraphSchema:

@@ -22,6 +22,7 @@ from hopstream.assign.run import OwnersSource, assign_owners, count_parts, owner
 from hopstream.checks import known_names
 from hopstream.dataset.balance import EdgeCut, PartitionReport, StageCost, count_seeds, measure_cut
 from hopstream.dataset.book import PartitionBook
+from hopstream.dataset.copying.remote_target import write_at
 from hopstream.dataset.dataset_folder import replaced_folder
 from hopstream.dataset.manifest import Manifest, graph_id_of
 from hopstream.dataset.paths import part_folder
@@ -38,14 +39,14 @@ from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph, GraphChecksums
 from hopstream.ingest.source_paths import check_apart
+from hopstream.places.paths import AnyPath, path_of
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.part_columns import PartColumns
 from hopstream.schema import EdgeType, GraphSchema, type_label
-from hopstream.uris import local_path
 
 
 def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is made with
-    graph: Graph, out: str | Path, *, settings: PartitionSettings | None = None, owners: OwnersSource | None = None,
+    graph: Graph, out: str | AnyPath, *, settings: PartitionSettings | None = None, owners: OwnersSource | None = None,
     halo: HaloSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
     **options: Unpack[PartitionOptions],
 ) -> Manifest:  # fmt: skip
@@ -53,7 +54,7 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
 
     Args:
         graph: The graph; it is checked first.
-        out: The folder to write, created if it is missing.
+        out: The folder to write, created if it is missing; or a URI, as of ``prepare``.
         settings: How to partition the graph; None for the defaults.
         owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
             type to integer[num_nodes], the part of each node. For a single node type a plain array is enough.
@@ -76,7 +77,15 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
         UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` or ``halo`` names
             something that does not exist.
     """
-    out = local_path(out)
+    out = path_of(out)
+    if not isinstance(out, Path):
+        return write_at(
+            out,
+            lambda here: write_parts(
+                graph, here, settings=settings, owners=owners, halo=halo, progress=progress, **options
+            ),
+            overwrite=overwrite, progress=progress,
+        )  # fmt: skip
     given: object = graph
     if not isinstance(given, Graph):
         got = type(given).__name__

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.store.contract import Store
 from hopstream.store.sources import MemorySource, Source, check_source
 from hopstream.transport.location import check_scheme
-from hopstream.uris import local_path
+from hopstream.uris import is_address, is_uri, local_path
 
 if TYPE_CHECKING:
     from hopstream.dataset.settings import Sides
@@ -21,7 +22,7 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
     """Open a dataset from a folder, from memory or from servers.
 
     Args:
-        source: The folder of a dataset, a ``cluster.json``, a list of servers such as
+        source: The folder of a dataset, its URI (see ``open_dataset``), a ``cluster.json``, a list of servers such as
             ``tcp://host:7001,tls://host:7002``, a graph in memory (see ``open_graph``), or a store, which is returned
             as it is.
         settings: Check of local files; deadline and security of requests to servers.
@@ -46,11 +47,11 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
     if isinstance(source, str):
         check_scheme(source)
     # Imported when they are needed: a dataset on this machine is opened without the network's libraries.
-    if isinstance(source, str) and "://" in source:
+    if isinstance(source, str) and is_address(source):
         from hopstream.store.cluster import open_cluster, parse_locations
 
         return open_cluster(parse_locations(source), settings)
-    path = local_path(source)
+    path = folder_of(source) if isinstance(source, str) and is_uri(source) else local_path(source)
     if path.suffix == ".json" and not path.is_dir():
         from hopstream.store.cluster import open_cluster, read_cluster
 

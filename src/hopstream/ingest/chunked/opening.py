@@ -27,9 +27,9 @@ from hopstream.ingest.chunked.sources import (
 )
 from hopstream.ingest.json_files import read_json
 from hopstream.ingest.objects.attributes import MASKS
+from hopstream.places.cache import copied_here, folder_copied_here
 from hopstream.places.paths import AnyPath, path_of
 from hopstream.schema import EdgeType
-from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.ingest.chunked.parquet import ParquetColumn
@@ -267,7 +267,8 @@ def open_chunked(
             shapes differ between files, or a path leads out of the folder.
         SettingsError: ``metadata_filename`` is not a plain file name.
     """
-    root = local_path(path)
+    given = path_of(path)
+    root = folder_copied_here(given) if given.suffix == ".json" else copied_here(given)
     if root.is_file():
         root, metadata_filename = root.parent, root.name
     if Path(metadata_filename).name != metadata_filename or metadata_filename in ("", ".", ".."):

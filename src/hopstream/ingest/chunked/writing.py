@@ -28,6 +28,8 @@ from hopstream.ingest.chunked.metadata import RAGGED, SHAPE, TRANSFORMS
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.sources import RaggedSource
 from hopstream.ingest.objects.attributes import MASKS
+from hopstream.places.paths import AnyPath, path_of
+from hopstream.places.staging import write_folder_at
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 WRITTEN_ROWS = 1 << 20
@@ -178,18 +180,18 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 def write_chunked(
     graph: Graph,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | AnyPath,
     *,
     name: str = "graph",
     settings: ChunkSettings | None = None,
     progress: Progress | None = None,
     **fields: Any,
-) -> Path:
+) -> AnyPath:
     """Write a graph as a chunked graph.
 
     Args:
         graph: The graph. Only node splits ``train``, ``val`` and ``test`` are possible; they become masks.
-        out: The folder; it must not exist, or must be empty.
+        out: The folder or its URI; it must not exist, or must be empty.
         name: ``graph_name`` of the metadata.
         settings: Settings of the writer.
         progress: Called as ``progress("write", done, total)`` in files.
@@ -215,7 +217,11 @@ def write_chunked(
     settings = settings or ChunkSettings(**fields)
     graph.check()
     tables = _tables(graph, settings)
-    with open_work(out) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
+    place = path_of(out)
+    if not isinstance(place, Path):
+        write = partial(write_chunked, graph, name=name, settings=settings, progress=progress)
+        return write_folder_at(place, write, METADATA, progress)
+    with open_work(place) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
         metadata, files = plan_files(
             name,
             {t: _shape(table.num_nodes, tables.nodes[t], settings) for t, table in graph.nodes.items()},

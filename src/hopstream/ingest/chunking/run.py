@@ -32,6 +32,8 @@ from hopstream.ingest.source_paths import check_apart, description_of, is_unigra
 from hopstream.ingest.tables import TableSettings, read_description
 from hopstream.ingest.user_columns import check_tables
 from hopstream.places.paths import AnyPath, path_of, uri_of
+from hopstream.places.remote_path import RemotePath
+from hopstream.places.staging import staging_of
 from hopstream.schema import EdgeType
 
 FORMAT = 3
@@ -52,7 +54,7 @@ class ChunkReport:
             and the faulty ends among them by side, ``src`` and ``dst``.
     """
 
-    metadata: Path
+    metadata: AnyPath
     num_nodes: Mapping[str, int]
     num_edges: Mapping[EdgeType, int]
     num_repeated: Mapping[str, int]
@@ -60,9 +62,9 @@ class ChunkReport:
 
 
 def chunk_tables(
-    source: str | os.PathLike[str] | AnyPath | Description, out: str | os.PathLike[str], *, name: str | None = None,
-    progress: Progress | None = None, on_estimate: Callable[[ChunkEstimate, ChunkSpec], None] | None = None,
-    **options: Any,
+    source: str | os.PathLike[str] | AnyPath | Description, out: str | os.PathLike[str] | AnyPath, *,
+    name: str | None = None, progress: Progress | None = None,
+    on_estimate: Callable[[ChunkEstimate, ChunkSpec], None] | None = None, **options: Any,
 ) -> ChunkReport:  # fmt: skip
     """Write CSV, Parquet and TFRecord tables as a chunked graph, in bounded memory.
 
@@ -73,7 +75,8 @@ def chunk_tables(
     Args:
         source: The JSON file that describes the tables, or a folder with a ``metadata.json``; or the ``.pbtxt`` of a
             unigraph, or a folder with one. Each may be a URI. Or a description of tables in memory, as for ``prepare``.
-        out: The folder to write; it must not exist, or must be empty.
+        out: The folder to write, or its URI, to which it is copied when it is complete; it must not exist, or must be
+            empty.
         name: ``graph_name`` of the metadata; by default the name of ``out``.
         progress: Called as ``progress("chunk", done, total)`` in bytes of work.
         on_estimate: Called once before the work starts, with the memory, workers and disk space that it will take.
@@ -92,6 +95,10 @@ def chunk_tables(
         StateError: Another process writes to the same folder.
         OSError: The system failed, for example because the disk is full; the next call resumes the work.
     """
+    there = path_of(out)
+    if not isinstance(there, Path):
+        shared = {"name": name or there.name, "progress": progress, "on_estimate": on_estimate}
+        return _chunk_at(there, source, shared, options)
     if isinstance(source, Mapping):
         with tables_on_disk(source, out) as described:
             return chunk_tables(described, out, name=name, progress=progress, on_estimate=on_estimate, **options)
@@ -101,7 +108,7 @@ def chunk_tables(
         raise SettingsError(f"unknown option {sorted(options)[0]!r}; {known_names(sorted(options)[0], known)}")
     given = path_of(source)
     check_apart(out, {"the tables": given})
-    place = Path(os.path.realpath(out))
+    place = Path(os.path.realpath(there))
     path = _source_path(given)
     metadata = read_description(path, tables)
 
@@ -127,7 +134,7 @@ def chunk_tables(
         table.number: cut_table(table.files, spec.limits.part_bytes) for table in checked if table.files is not None
     }
     with open_work(place) as held:
-        check_out_folder(Path(out))
+        check_out_folder(there)
         job = FolderJob(out=place, work=held, digest=digest, product="chunked", allotted=allotted, call=digest)
         costs = replace(_estimate(metadata, checked, parts), num_done=job.num_done, work=allotted)
         job.check_disk(costs.disk_bytes, f"at most {bytes_text(costs.chunked_bytes)} for the chunked graph itself")
@@ -136,9 +143,35 @@ def chunk_tables(
         steps = Steps(ChunkFolder(job.root), metadata, parts, progress or no_progress)
         counts = job.run(partial(_write, steps, spec), steps.tell, check_out_folder)
     return ChunkReport(
-        metadata=Path(out) / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
+        metadata=there / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
         num_repeated=counts.num_repeated, num_dangling=counts.num_dangling,
     )  # fmt: skip
+
+
+def _chunk_at(
+    out: RemotePath, source: str | os.PathLike[str] | AnyPath | Description, shared: dict[str, Any],
+    options: dict[str, Any],
+) -> ChunkReport:  # fmt: skip
+    """Write a chunked graph to a URI; a killed call resumes."""
+    call = None
+    if not isinstance(source, Mapping):
+        check_apart(out, {"the tables": source})
+        tables = _taken(TableSettings, dict(options))
+        states = table_states(read_description(_source_path(path_of(source)), tables))
+        call = digest_of([FORMAT, shared["name"], repr(sorted(options.items())), states])
+    with staging_of(out) as staging:
+        staging.check_free()
+        counts = staging.make(lambda here: _counts_to_json(chunk_tables(source, here, **shared, **options)), call)
+        staging.copy(METADATA, shared["progress"])
+    by_edge = {name: {tuple(t): n for t, n in counts[name]} for name in ("num_edges", "num_dangling")}
+    return ChunkReport(
+        metadata=out / METADATA, num_nodes=counts["num_nodes"], num_repeated=counts["num_repeated"], **by_edge
+    )
+
+
+def _counts_to_json(report: ChunkReport) -> dict[str, Any]:
+    by_edge = {name: list(getattr(report, name).items()) for name in ("num_edges", "num_dangling")}
+    return {"num_nodes": dict(report.num_nodes), "num_repeated": dict(report.num_repeated), **by_edge}
 
 
 def _write(steps: Steps, spec: ChunkSpec, job: Job) -> ChunkCounts:

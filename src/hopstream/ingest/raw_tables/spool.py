@@ -19,6 +19,8 @@ from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.ingest.chunked.writing import check_out_folder
 from hopstream.ingest.raw_tables.files import read_batches
 from hopstream.ingest.raw_tables.metadata import Description, EdgeTableSpec, NodeTableSpec, TableFiles, described_tables
+from hopstream.places.paths import AnyPath, path_of
+from hopstream.places.staging import write_folder_at
 from hopstream.uris import local_path
 
 GROUP_BYTES = 16 << 20
@@ -26,7 +28,7 @@ GROUP_BYTES = 16 << 20
 METADATA = "metadata.json"
 
 
-def write_tables(description: Description, out: str | os.PathLike[str]) -> Path:
+def write_tables(description: Description, out: str | os.PathLike[str] | AnyPath) -> AnyPath:
     """Write tables in memory as Parquet files and the ``metadata.json`` that describes them.
 
     ``read_graph``, ``prepare`` and ``hopstream.dataset.chunk_tables`` read the folder as they read the tables. Each
@@ -34,7 +36,7 @@ def write_tables(description: Description, out: str | os.PathLike[str]) -> Path:
 
     Args:
         description: See ``read_tables``; every table is in memory.
-        out: The folder; it must not exist, or must be empty.
+        out: The folder or its URI; it must not exist, or must be empty.
 
     Returns:
         The path of ``metadata.json``.
@@ -45,10 +47,12 @@ def write_tables(description: Description, out: str | os.PathLike[str]) -> Path:
         SettingsError: A table of the description is in files, or ``out`` is not empty.
         StateError: Another process writes to the same folder.
     """
-    out = local_path(out)
-    with open_work(out) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
+    place = path_of(out)
+    if not isinstance(place, Path):
+        return write_folder_at(place, partial(write_tables, description), METADATA, None)
+    with open_work(place) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
         _write(description, new)
-    return out / METADATA
+    return place / METADATA
 
 
 @contextmanager

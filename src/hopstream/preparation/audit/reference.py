@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from hopstream.arrays import (
     RaggedArray,
     offsets_of,
 )
+from hopstream.dataset.copying.local_copy import source_path
 from hopstream.dataset.paths import MANIFEST
 from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import FormatError
@@ -24,7 +26,6 @@ from hopstream.ingest import read_graph
 from hopstream.ingest.chunked import ChunkedGraph, EdgeRange, chunked_of_graph, is_chunked, open_chunked
 from hopstream.ingest.chunked.sources import Ends
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
-from hopstream.uris import local_path
 
 MAX_BLOCK_ROWS = 1 << 18
 RAGGED_BLOCK_ROWS = 1 << 14
@@ -155,10 +156,10 @@ def open_reference(against: Against) -> Reference:
     """
     if isinstance(against, Graph | ChunkedGraph):
         return Reference.of(against)
-    path = local_path(against)
+    path = source_path(against)
     if not path.exists():
         raise FormatError(f"{path} is missing; give what the dataset was written from")
-    if (path / MANIFEST).exists():
+    if isinstance(path, Path) and (path / MANIFEST).exists():
         return Reference.of(read_dataset(path))
     metadata = path / "metadata.json" if path.is_dir() else path
     if metadata.suffix == ".json" and metadata.exists() and is_chunked(metadata):

@@ -11,6 +11,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.assign.owners import META, owner_blocks, owners_path, read_meta
+from hopstream.dataset.copying.local_copy import folder_of, source_path
 from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.dataset.paths import MANIFEST, ROOTS, is_here, read_roots
 from hopstream.dataset.settings import Progress
@@ -119,10 +120,10 @@ def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
         StateError: Another process changes the dataset now.
         UnknownNameError: The dataset has no such part.
     """
-    root = local_path(root)
+    root = folder_of(root)
     owners = None if owners is None else local_path(owners)
     if isinstance(against, str | os.PathLike):
-        against = local_path(against)
+        against = source_path(against)
     if not (root / MANIFEST).is_file():
         raise FormatError(f"{root / MANIFEST} is missing; {root} is not a dataset")
     if memory is not None:

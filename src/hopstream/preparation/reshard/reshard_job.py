@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,8 +20,10 @@ from hopstream.assign.run import assign_nodes
 from hopstream.assign.source import source_of_rows
 from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.chunks import overlaps, row_chunks, stretches_of
+from hopstream.dataset.copying.local_copy import folder_of
+from hopstream.dataset.copying.remote_target import write_at
 from hopstream.dataset.dataset_folder import place_to_write
-from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.paths import Expected, expected_edges, expected_links, expected_nodes, link_folder, split_path
 from hopstream.dataset.regions import RegionWriter, Stretches
 from hopstream.dataset.rows import DatasetRows, entities_of, entity_folder, open_rows, own_type
@@ -34,6 +36,7 @@ from hopstream.engine.settings import Choice, allot
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import GraphChecksums
 from hopstream.ingest.source_paths import check_apart
+from hopstream.places.paths import AnyPath, path_of
 from hopstream.preparation.dataset_job import (
     NODE_WORK,
     DatasetEstimate,
@@ -142,7 +145,7 @@ OwnersOf = Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]]
 
 
 def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
-    root: str | Path, out: str | Path, *, partitions_dir: str | Path | None = None,
+    root: str | Path, out: str | AnyPath, *, partitions_dir: str | Path | None = None,
     settings: ReshardSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
     on_estimate: OnEstimate | None = None, **options: Unpack[ReshardOptions],
 ) -> Manifest:  # fmt: skip
@@ -152,8 +155,8 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
     kill the same call resumes.
 
     Args:
-        root: Folder of the dataset.
-        out: The folder to write, beside the dataset; created if it is missing.
+        root: Folder of the dataset, or its URI.
+        out: The folder to write, beside the dataset, created if it is missing; or a URI, as of ``prepare``.
         partitions_dir: Folder with ``<node type>.npy`` or ``<node type>.txt``, the part of each node in the order of
             keys; None assigns nodes by ``settings.method``.
         settings: How to partition the dataset, and how to work; None for the defaults.
@@ -177,7 +180,17 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
         OSError: A system call failed, for example because the disk is full; finished tasks are kept for the next call.
     """
     settings = replace(settings or ReshardSettings(), **options)
-    root, out = Path(root), Path(out)
+    root, out = folder_of(root), path_of(out)
+    if not isinstance(out, Path):
+        states = [str(partitions_dir), read_manifest(root).dataset_id, asdict(settings)]
+        return write_at(
+            out,
+            lambda here: reshard(
+                root, here, partitions_dir=partitions_dir, settings=settings, overwrite=True, progress=progress,
+                on_estimate=on_estimate,
+            ),
+            overwrite=overwrite, call=digest_of(states) if partitions_dir is None else None, progress=progress,
+        )  # fmt: skip
     owners = {} if partitions_dir is None else {"the folder of owners": partitions_dir}
     check_apart(out, {"the dataset": root, **owners})
     with ExitStack() as locks:

@@ -24,7 +24,7 @@ from hopstream.ingest import graph_from_arrays
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.objects.attributes import MASKS
-from hopstream.ingest.source_paths import check_apart
+from hopstream.ingest.source_paths import METADATA, check_apart
 from hopstream.load.files import read_graph
 from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.uris import local_path
@@ -78,7 +78,8 @@ def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
         raise SettingsError("ndata_paths and edata_paths are files of features, or both None for the graph's own")
     if ndata_paths is not None and edata_paths is not None:
         graph = _with_features(graph, ndata_paths, edata_paths)
-    return write_chunked(graph, output_path, name=name, settings=settings)
+    write_chunked(graph, output_path, name=name, settings=settings)
+    return output_path / METADATA
 
 
 def _with_features(graph: Graph, ndata_paths: Mapping[Any, Any], edata_paths: Mapping[Any, Any]) -> Graph:

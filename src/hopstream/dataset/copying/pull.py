@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.copying.delivery import Delivery
+from hopstream.dataset.copying.targets import check_apart, files_by_folder, target_of
 from hopstream.dataset.dataset_folder import place_to_write
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hopstream.dataset.paths import BESIDE_MANIFEST, MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots, part_folder
@@ -17,8 +19,6 @@ from hopstream.engine.atomic_folder import hold
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.places.place import Place
-from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.targets import check_apart, files_by_folder, target_of
 from hopstream.uris import local_path
 
 
@@ -61,14 +61,14 @@ def pull(
         hold(locks, place.local, is_reader=True)
         work = locks.enter_context(place_to_write(folder))
         data = place.read(MANIFEST, MAX_MANIFEST_BYTES)
-        manifest = _manifest(place, data)
-        here = _parts_here(place, manifest)
+        manifest = manifest_of(place, data)
+        here = parts_at(place, manifest)
         wanted = here if parts is None else tuple(sorted(set(parts)))
         _check_parts(place, manifest, wanted, here)
         target = target_of(Place(str(folder)), manifest, wanted, files_by_folder(manifest))
         delivery = Delivery(
             source=place, manifest=manifest, manifest_bytes=data, targets=[target],
-            hidden=work.top, roots=_known_roots(place, manifest),
+            hidden=work.top, roots=known_roots(place, manifest),
         )  # fmt: skip
         delivery.look(overwrite=overwrite)
         for root in delivery.origins.values():
@@ -77,7 +77,7 @@ def pull(
         return manifest
 
 
-def _manifest(place: Place, data: bytes) -> Manifest:
+def manifest_of(place: Place, data: bytes) -> Manifest:
     """Check a manifest from elsewhere like a local one."""
     with tempfile.TemporaryDirectory(prefix="hopstream-") as folder:
         path = Path(folder) / MANIFEST
@@ -95,7 +95,8 @@ def _beside(place: Place) -> dict[str, bytes]:
     return {name: place.read(name, MAX_FILE_BYTES) for name in BESIDE_MANIFEST if place.size(name) is not None}
 
 
-def _parts_here(place: Place, manifest: Manifest) -> tuple[int, ...]:
+def parts_at(place: Place, manifest: Manifest) -> tuple[int, ...]:
+    """Return the parts whose folders are in a place."""
     names = {name.partition("/")[0] for name in place.sizes()}  # object stores may keep empty folders
     return tuple(part for part in range(manifest.book.num_parts) if str(part_folder(part)) in names)
 
@@ -107,14 +108,14 @@ def _check_parts(place: Place, manifest: Manifest, wanted: Sequence[int], here: 
             raise UnknownNameError(f"{place.shown} has no part {part}; parts are numbered 0..{num_parts - 1}")
     missing = sorted(set(wanted) - set(here))
     if missing:
-        uris = _known_roots(place, manifest).get(str(part_folder(missing[0])), [])
+        uris = known_roots(place, manifest).get(str(part_folder(missing[0])), [])
         where = f"; {ROOTS} lists it in {' and in '.join(uris)}; pull it from there" if uris else ""
         raise FormatError(f"{place.shown} does not have part {missing[0]}{where}")
     if not wanted:
         raise FormatError(f"{place.shown} has a manifest but no parts; pull from a root that has parts")
 
 
-def _known_roots(place: Place, manifest: Manifest) -> dict[str, list[str]]:
+def known_roots(place: Place, manifest: Manifest) -> dict[str, list[str]]:
     """Return the roots of each part's folder, if the source lists them."""
     if place.size(ROOTS) is None:
         return {}

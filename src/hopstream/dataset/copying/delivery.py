@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hopstream.arrays import FileRecord, extend_checksum
+from hopstream.dataset.copying.targets import Target, check_servers, ids_of
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import ROOTS, part_folder
 from hopstream.engine import Progress, Task, kind_of, open_engine, task
@@ -21,7 +22,6 @@ from hopstream.engine.machine import watched
 from hopstream.engine.settings import Needs, WorkerSettings, allot, bytes_text
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.places.place import Place
-from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.uris import stored_uri
 
 GROUP_BYTES, GROUP_FILES = 256 << 20, 256

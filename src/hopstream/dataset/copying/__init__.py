@@ -1,0 +1,1 @@
+"""Copies datasets between machines and object stores, checked and in resumable tasks."""
