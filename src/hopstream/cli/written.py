@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopstream.cli.progress import STAGE_WIDTH, SUBJECT_WIDTH, Clock, Cost, Facts, Output
