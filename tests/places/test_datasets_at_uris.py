@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -161,6 +162,23 @@ def test_processes_that_open_a_dataset_at_once_share_one_copy(mag: Path, bucket:
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len(roots) == len(list(cache_dir.iterdir())) == 1
     assert without_beside(tree_of(Path(roots.pop()))) == tree_of(mag)
+
+
+def test_a_server_copies_its_parts_and_gives_the_batches_of_the_folder(mag: Path, bucket: str, cache_dir: Path):
+    words = [sys.executable, "-m", "hopstream", "serve", f"{bucket}/mag", "--stop-on-eof", "--json", "--parts"]
+    running = [
+        subprocess.Popen([*words, parts], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for parts in ("0,2", "1")
+    ]
+    ready = [json.loads(process.stdout.readline()) for process in running]
+    try:
+        assert [fact["parts"] for fact in ready] == [[0, 2], [1]]
+        assert batches(",".join(fact["location"] for fact in ready)) == batches(mag)
+    finally:
+        for process in running:
+            process.communicate(timeout=60)  # closes stdin
+    assert [process.returncode for process in running] == [0, 0]
+    assert len(list(cache_dir.iterdir())) == 1
 
 
 def test_waiting_for_a_process_that_does_not_go_on_has_a_deadline(
