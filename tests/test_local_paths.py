@@ -81,8 +81,8 @@ OTHERS: dict[str, Any] = {
     "graph": GRAPH, "g": GRAPH, "data": Data(edge_index=torch.tensor([[0], [1]])), "num_neighbors": [2], "pid": 0,
     "spec": 'seed_op { op_name: "seed" node_set_name: "a" }', "layer": lambda batch: batch.x, "num_layers": 1,
     "num_parts": 2, "num_batches": 1, "supervision": "a__b__c", "part": 0, "part_id": 0, "partition_idx": 0, "rank": 0,
-    "world_size": 1, "start": [0], "length": 2, "roots": ["root"], "graph_name": "g", "name": "g", "tensor_dict": {},
-    "schema": schema_message(GRAPH.schema), "raw_ids": ["a"],
+    "world_size": 1, "start": [0], "walk_length": 2, "roots": ["root"], "graph_name": "g", "name": "g",
+    "tensor_dict": {}, "schema": schema_message(GRAPH.schema), "raw_ids": ["a"],
 }  # fmt: skip
 
 
@@ -170,10 +170,10 @@ def call(name: str, function: Callable[..., Any], parameter: str, given: str | P
     arguments: dict[str, Any] = {parameter: given}
     for other in inspect.signature(function).parameters.values():
         is_needed = other.default is inspect.Parameter.empty and other.kind != other.VAR_KEYWORD
-        if other.name not in arguments and (is_needed or other.name == "length"):
+        if other.name not in arguments and (is_needed or other.name == "walk_length"):
             arguments[other.name] = OTHERS.get(other.name, f"not-there/{other.name}")
     if name == "hopstream.sample.walk_batches":
-        arguments["length"] = 2
+        arguments["walk_length"] = 2
     _ = [*result] if inspect.isgenerator(result := function(**arguments)) else result
 
 

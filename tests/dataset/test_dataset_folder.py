@@ -39,6 +39,7 @@ def test_a_failed_swap_puts_the_old_folder_back(dataset: Path, monkeypatch: pyte
             raise OSError(5, "input/output error", str(path), None, str(target))
         return real(path, target)
 
+    monkeypatch.setattr("hopstream.engine.atomic_folder._exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", rename)
     with (
         pytest.raises(OSError, match=rf"input/output error: '{dataset}'$"),

@@ -98,6 +98,7 @@ def test_interrupted_during_the_replacement(tmp_path: Path, monkeypatch):
     (root / "old").touch()
     with monkeypatch.context() as patch:
         patch.setattr(WorkFolder, "clear", interrupted)
+        patch.setattr("hopstream.engine.atomic_folder._exchange", lambda *_: False)
         with pytest.raises(KeyboardInterrupt):
             replace_place(root)
     assert (tmp_path / ".x.work" / "old").is_dir() and names(root) == ["new"]

@@ -390,9 +390,9 @@ def test_datetimes_of_any_unit_become_seed_times_in_the_datasets_unit(dated, uni
     [
         (
             ["2020-01-01", "2020-01-02T00:00:00.5"],
-            r"^input_time\[1\] is 2020-01-02T00:00:00.500; wanted a whole number",
+            r"^input_time\[1\] is 2020-01-02T00:00:00.500, no whole number",
         ),
-        (["NaT", "2020-01-02T00:00:00"], r"^input_time\[0\] is NaT; wanted a whole number"),
+        (["NaT", "2020-01-02T00:00:00"], r"^input_time\[0\] is NaT, a time that is missing; leave its row out"),
     ],
 )
 def test_datetimes_that_are_no_whole_seconds_are_refused(dated, times, message):
@@ -404,7 +404,7 @@ def test_datetimes_beyond_the_units_range_are_refused(tmp_path):
     edges = EdgeTable(src_keys=np.arange(2), dst_keys=np.arange(2), features={"time": np.arange(2)})
     graph = Graph(nodes={NODE: NodeTable(num_nodes=2)}, edges={EDGE: edges}).check()
     store = local_store(graph, tmp_path / "d", 1, time_attr="time", time_unit="ns")
-    with pytest.raises((SettingsError, OverflowError), match="2500"):
+    with pytest.raises(SettingsError, match=r"is 2500-01-01T00:00:00, outside the range of .* unit 'ns'; write"):
         NeighborLoader(store, [1], [0, 1], **TIMED, input_time=np.array(["2500-01-01", "2020-01-01"], "M8[s]"))
 
 

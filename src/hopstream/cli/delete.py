@@ -12,12 +12,11 @@ from hopstream.cli.options import IdsFlag, JsonFlag, by_type
 from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.written import manifest_to_change, show_changed
 from hopstream.errors import FormatError, SchemaError
-from hopstream.schema import type_label
 
 if TYPE_CHECKING:
     from hopstream.arrays import Array
 
-_INTEGER = re.compile(r"\s*-?[0-9]{1,19}\s*")
+_INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 
 
 def run(
@@ -41,12 +40,14 @@ def run(
     output, clock = Output(is_json=json), Clock()
     root = path.parent if path.name == "manifest.json" else path
     before, features = manifest_to_change(root), by_type("--ids", ids)
-    labels = {type_label(t): t for t in before.schema.edges}
-    given_nodes = {t: _read(Path(file), [t in features])[0] for t, file in by_type("--nodes", nodes).items()}
+    named_nodes, named_edges = by_type("--nodes", nodes), by_type("--edges", edges)
+    for node_type in named_nodes:
+        before.schema.check_node_type(node_type)
+    edge_types = {label: before.schema.edge_type_of(label) for label in named_edges}
+    given_nodes = {t: _read(Path(file), [t in features])[0] for t, file in named_nodes.items()}
     given_edges: dict[Any, Any] = {}
-    for label, file in by_type("--edges", edges).items():
-        edge_type = labels.get(label, ("", label, ""))
-        given_edges[label] = tuple(_read(Path(file), [edge_type[0] in features, edge_type[2] in features]))
+    for label, (src_type, _, dst_type) in edge_types.items():
+        given_edges[label] = tuple(_read(Path(named_edges[label]), [src_type in features, dst_type in features]))
     with progress_bars() as progress:
         manifest = delete(root, nodes=given_nodes, edges=given_edges, ids=features, progress=progress)
     show_changed(output, clock, "delete", root, before, manifest)
@@ -66,8 +67,11 @@ def _read(path: Path, are_raw: list[bool]) -> list[Array]:
             wanted = f"[n, {num_columns}]" if num_columns > 1 else "[n]"
             raise SchemaError(f"{path} is {array.dtype}{list(array.shape)}; wanted integers {wanted}")
         return list(array.T) if num_columns > 1 else [array]
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = list(csv_rows(file, ","))
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv_rows(file, ","))
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is not UTF-8 text ({error}); give a .npy file, or one line per row") from error
     for number, cells in lines:
         if len(cells) != num_columns:
             raise FormatError(f"{path} line {number} has {len(cells)} cells; wanted {num_columns}")

@@ -21,6 +21,7 @@ from hopstream.dataset.book import ends_of
 from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.paths import (
+    MANIFEST,
     check_is_here,
     edge_folder,
     expected_files,
@@ -36,7 +37,7 @@ from hopstream.dataset.settings import Progress
 from hopstream.dataset.spot_check import Verify, check_some_blocks, read_verify
 from hopstream.dataset.stored_columns import weights_of
 from hopstream.dataset.verify import check_across, check_ascending, check_part, needs_others
-from hopstream.errors import FormatError, UnknownNameError
+from hopstream.errors import FormatError, StateError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
 
 __all__ = [
@@ -144,6 +145,19 @@ class PartArrays:
     overlays: Mapping[tuple[EdgeType, Direction], tuple[OverlayArrays, ...]] = field(default_factory=dict)
 
 
+FileState = tuple[int, int, int]
+"""Inode, time of the last change in ns, and bytes of a file."""
+
+
+def file_state(path: Path) -> FileState | None:
+    """Return the state of a file, which differs after it was replaced; None if it is missing."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """Dataset on disk: its folder and its manifest.
@@ -151,20 +165,42 @@ class Dataset:
     Attributes:
         root: The folder.
         manifest: The manifest of the dataset.
+        state: State of the manifest's file when it was read; None for a dataset that nothing else can change.
     """
 
     root: Path
     manifest: Manifest
+    state: FileState | None = field(default=None, kw_only=True)
 
     def open_part(self, part: int) -> PartArrays:
         """Memory-map the arrays of one part; the folders of other parts may be missing.
 
         Raises:
             UnknownNameError: The dataset has no such part.
+            StateError: Another dataset has replaced this one since its manifest was read.
             FormatError: The part lies elsewhere, or a file is missing, truncated, or contradicts the manifest.
         """
         self._check_part(part)
         self._check_here(part)
+        try:
+            return self._open_part(part)
+        finally:
+            self._check_same(part)
+
+    def _check_same(self, part: int) -> None:
+        """Refuse a part whose files were replaced; an append replaces the manifest, but not the files."""
+        if self.state is None or file_state(self.root / MANIFEST) == self.state:
+            return
+        try:
+            found = read_manifest(self.root)
+        except FormatError:  # between the two renames of a replacement
+            found = None
+        folder = f"{part_folder(part)}/"
+        files = {name: record for name, record in self.manifest.files.items() if name.startswith(folder)}
+        if found is None or any(found.files.get(name) != record for name, record in files.items()):
+            raise StateError(f"{self.root} was replaced by another dataset after it was opened; open it again")
+
+    def _open_part(self, part: int) -> PartArrays:
         manifest = self.manifest
         nodes = {t: node_folder(part, t) for t in manifest.schema.nodes}
         return PartArrays(
@@ -378,4 +414,5 @@ def open_dataset(root: str | os.PathLike[str], *, verify: bool | Verify | None =
         SettingsError: ``verify`` is something else.
     """
     folder = folder_of(root)
-    return Dataset(folder, read_manifest(folder)).check(verify)
+    state = file_state(folder / MANIFEST)
+    return Dataset(folder, read_manifest(folder), state=state).check(verify)

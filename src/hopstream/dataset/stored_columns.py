@@ -36,6 +36,10 @@ MAX_SUM = float(np.finfo(np.float64).max) / 2
 MAX_INTEGER = 1 << 53
 """Largest integer weight: weights are compared as float64, which represents all integers up to here."""
 
+UNITS_PER_DAY: dict[TimeUnit, int] = {
+    "D": 1, "h": 24, "m": 1440, "s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9,
+}  # fmt: skip
+
 
 def weight_sums(indptr: IntArray, weights: Array, places: Array) -> Iterator[NDArray[np.float64]]:
     """Yield float64 blocks of the running sums of weights inside each row.
@@ -300,15 +304,26 @@ def times_in_unit(where: str, times: Array, unit: TimeUnit | None) -> IntArray:
             f"{where} is {times.dtype}, and the dataset states no unit of its times; write it with time_unit=, or "
             "convert the times, for example by astype('datetime64[s]').astype(np.int64)"
         )
-    converted = times.astype(f"datetime64[{unit}]")
+    try:
+        converted = times.astype(f"datetime64[{unit}]")
+    except OverflowError:
+        converted = np.full(times.shape, np.datetime64("NaT", unit))
     is_other = ~(converted.astype(times.dtype) == times)  # not equal to itself: a missing time
     if is_other.any():
         at = int(np.flatnonzero(is_other)[0])
-        remedy = f"round the times, for example by astype('datetime64[{unit}]')"
-        raise SettingsError(
-            f"{where}[{at}] is {times.reshape(-1)[at]}; wanted a whole number of the dataset's time unit {unit!r}: "
-            f"{remedy}"
-        )
+        time = times.reshape(-1)[at]
+        if np.isnat(time):
+            problem = "a time that is missing; leave its row out, or give a time"
+        elif abs(int(time.astype("datetime64[D]").astype(np.int64))) >= np.iinfo(np.int64).max // UNITS_PER_DAY[unit]:
+            problem = (
+                f"outside the range of the dataset's time unit {unit!r}; write the dataset with a coarser time_unit"
+            )
+        else:
+            problem = (
+                f"no whole number of the dataset's time unit {unit!r}; round the times, for example by "
+                f"astype('datetime64[{unit}]')"
+            )
+        raise SettingsError(f"{where}[{at}] is {time}, {problem}")
     return converted.astype(np.int64)
 
 

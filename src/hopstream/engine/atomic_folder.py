@@ -8,6 +8,7 @@ writes to a folder named by the job's digest.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import json
@@ -29,6 +30,8 @@ from hopstream.uris import local_path
 
 LOCK_FILE, OLD, PLACED, CHOICE_FILE = "lock", "old", "placed.json", "choice.json"
 ATTEMPTS = 10
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Constants of Linux for ``renameat2``."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
 """Errors of file systems without locks."""
 SETTLE_S = 0.1
@@ -83,8 +86,11 @@ class WorkFolder:
             if self.root.exists():
                 sync_tree(new)  # before the replaced folder is removed for good
                 shutil.copymode(self.root, new)
-                self.root.rename(old)
-            new.rename(self.root)
+                if not _exchange(new, self.root):
+                    self.root.rename(old)
+                    new.rename(self.root)
+            else:
+                new.rename(self.root)
             sync(self.root.parent)
         except BaseException:
             _put_back(old, self.root)
@@ -342,6 +348,14 @@ def _recover(root: Path, top: Path) -> str | None:
         return None
     WorkFolder(root=root, top=top, path=top).clear()
     return call
+
+
+def _exchange(path: Path, other: Path) -> bool:
+    """Exchange two folders in one step; return False where the system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    if renameat2 is None:
+        return False
+    return bool(renameat2(AT_FDCWD, os.fsencode(path), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def _put_back(old: Path, root: Path) -> None:

@@ -187,6 +187,8 @@ def as_keys(value: ColumnLike, where: str) -> IntArray:
         raise SchemaError(f"{where} is {array.dtype}{list(array.shape)}; keys are integers of rank 1")
     if len(array) == 0:
         return np.empty(0, np.int64)
+    if array.dtype.kind == "b":
+        raise SchemaError(f"{where} is bool[{len(array)}], a mask; give keys, such as np.flatnonzero(mask)")
     if array.dtype.kind not in "iu":
         raise SchemaError(
             f"{where} is {array.dtype}[{len(array)}]; keys are integers; check the values and use astype(int64)"

@@ -7,10 +7,12 @@ bytes grow. Nothing is removed: a copy may be removed when no process uses it.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
@@ -62,20 +64,25 @@ def copied_once(
             copy(progress or ProgressLine(f"copying {uri} to {folder}", bytes_text, after_s=SHOWN_AFTER_S))
 
 
-def copied_here(path: AnyPath) -> Path:
-    """Return a path of this machine for a file or folder: the path, or a copy of what lies at the URI.
+def copied_here(path: AnyPath, names: Collection[str] | None = None) -> Path:
+    """Return a local path of a file or folder: the path itself, or its cached copy.
 
     The copy is identified by names, sizes and times of the original's files. Every size is checked.
 
+    Args:
+        path: The file or folder.
+        names: The only files of the folder to copy, relative to it; None for all.
+
     Raises:
         FormatError: There is no such file or folder.
-        SettingsError: The disk has too little room.
-        StateError: See ``copied_once``.
-        OSError: A file cannot be read; the error names it.
+        StateError: The original was changed while it was copied. Or see ``copied_once``.
+        OSError: A file cannot be read, or the disk is full; the error names it.
     """
     if isinstance(path, Path):
         return path
     originals = [path] if path.is_file() else sorted_files(path, "**/*")
+    if names is not None:
+        originals = [original for original in originals if str(original.relative_to(path)) in names]
     if not originals:
         raise FormatError(f"{path} is missing; give the URI of a file or folder")
     stats = {original.relative_to(path): original.stat() for original in originals}
@@ -96,6 +103,10 @@ def copied_here(path: AnyPath) -> Path:
                 original.get(copy / name)
             done += stats[name].st_size
             progress("copy", done, total)
+        now = [original.stat() for original in originals]
+        if [(stat.st_size, stat.st_mtime_ns) for stat in now] != [(size, mtime) for _, size, mtime in states]:
+            shutil.rmtree(copy)
+            raise StateError(f"{path} was changed while it was copied; repeat the call")
 
     copied_once(folder, str(path), lambda: not any(map(is_left, stats)), fetch)
     return copy
@@ -125,13 +136,29 @@ def _in_turn(folder: Path) -> Iterator[None]:
 
 
 def folder_copied_here(path: AnyPath) -> Path:
-    """Return a file's path on this machine, with the folder that it describes; see ``copied_here``."""
-    return path if isinstance(path, Path) else copied_here(path.parent) / path.name
+    """Return the local path of a JSON file, with copies of the files that it names; see ``copied_here``."""
+    if isinstance(path, Path):
+        return path
+    try:
+        named = _texts_of(json.loads(path.read_text(encoding="utf-8-sig")))
+    except ValueError:  # its reader says what is wrong
+        named = iter(())
+    return copied_here(path.parent, {path.name, *(str(PurePosixPath(text)) for text in named)}) / path.name
+
+
+def _texts_of(value: object) -> Iterator[str]:
+    """Yield all texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts_of(item)
 
 
 def _bytes_in(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.lstat().st_size
+    for parent, _, names in os.walk(folder):  # skips folders that are removed meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).lstat().st_size
     return total

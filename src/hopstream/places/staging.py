@@ -63,8 +63,7 @@ class Staging:
         """
         record = self.top / CALL
         if not self.is_made(call):
-            for name in (CALL, COPIED):
-                (self.top / name).unlink(missing_ok=True)
+            record.unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
             write_text(record, json.dumps({"call": call, "result": write(self.folder)}))
         return json.loads(record.read_text(encoding="utf-8"))["result"]

@@ -76,6 +76,7 @@ def test_killed_repeatedly(folder: Path, num_kills: int):
 KILLED = """
 import os, pathlib, signal, sys
 import numpy as np
+import hopstream.engine.atomic_folder as atomic_folder
 import hopstream.preparation.revise.write as write
 from hopstream.dataset.manifest import Manifest
 from hopstream.engine.atomic_folder import WorkFolder
@@ -87,7 +88,11 @@ if stage == "files":
     write.RevisionWriter._checksums = die
 elif stage == "manifest":
     WorkFolder.put_in_place = die
-else:  # the old dataset is away, and the new one not in place
+elif stage == "exchange":  # the new dataset is in place, and the old one not removed
+    exchange = atomic_folder._exchange
+    atomic_folder._exchange = lambda *paths: exchange(*paths) and die()
+else:  # without an exchange in one step: the old dataset is away, and the new one not in place
+    atomic_folder._exchange = lambda *_: False
     rename, number = pathlib.Path.rename, [0]
     def rename_once(self, target):
         number[0] += 1
@@ -103,16 +108,22 @@ delete(sys.argv[1], nodes=np.load(sys.argv[2])["gone"], ids={"node": "raw"})
 
 @pytest.mark.parametrize(
     "stage",
-    [pytest.param("files", marks=pytest.mark.slow), pytest.param("manifest", marks=pytest.mark.slow), "renames"],
+    [
+        pytest.param("files", marks=pytest.mark.slow),
+        pytest.param("manifest", marks=pytest.mark.slow),
+        "renames",
+        "exchange",
+    ],
 )
-def test_a_killed_deletion_leaves_the_old_dataset(folder: Path, stage: str):
+def test_a_killed_deletion_leaves_the_old_or_the_new_dataset(folder: Path, stage: str):
     got, given = folder / "got", np.load(folder / "given.npz")
     words = [sys.executable, "-c", KILLED, str(got), str(folder / "given.npz"), stage]
     assert subprocess.run(words, env=dict(os.environ), check=False).returncode == -signal.SIGKILL
     if stage == "renames":
         assert not got.exists()
     else:
-        assert read_manifest(got).dataset_id == read_manifest(folder / "old").dataset_id
+        is_old = read_manifest(got).dataset_id == read_manifest(folder / "old").dataset_id
+        assert is_old == (stage != "exchange")
     hopstream.append(got, nodes={"raw": [5000], "x": np.zeros((1, 6), np.float32)})  # finds the old dataset
     shutil.rmtree(got)
     shutil.copytree(folder / "old", got)

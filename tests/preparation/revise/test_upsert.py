@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from hopstream.arrays import RaggedArray, join_columns
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.manifest import read_manifest
 from hopstream.dataset.read_back import read_dataset
-from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import NodeTable
 from hopstream.preparation.append.run import append
 from hopstream.preparation.audit.run import verify_dataset
@@ -231,3 +232,25 @@ def test_new_times_need_edge_keys(tmp_path):
     hopstream.write_parts(graph, tmp_path / "d", num_parts=1, time_attr="t", keep_edge_keys=False)
     with pytest.raises(SettingsError, match="the dataset keeps no edge keys"):
         upsert(tmp_path / "d", nodes={"id": [1], "t": [7]}, ids={"node": "id"})
+
+
+def test_parts_of_a_dataset_opened_before_are_refused_after_an_upsert_and_open_after_an_append(tmp_path: Path):
+    graph = hopstream.graph_from_arrays([[0, 1], [1, 2]], node_features={"raw": np.arange(3), "x": np.arange(3.0)})
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
+    opened = open_dataset(tmp_path / "d")
+    hopstream.append(tmp_path / "d", nodes={"raw": [3], "x": [3.0]})
+    assert opened.open_part(1).node_features["node"]["x"].tolist() == [2.0]
+    upsert(tmp_path / "d", nodes={"raw": [2], "x": [9.0]}, ids={"node": "raw"})
+    for _ in range(2):
+        with pytest.raises(StateError, match="/d was replaced by another dataset after it was opened; open it again"):
+            opened.open_part(1)
+    assert open_dataset(tmp_path / "d").open_part(1).node_features["node"]["x"].tolist() == [9.0]
+
+
+def test_empty_edges_and_nodes_are_no_additions(tmp_path: Path):
+    graph = hopstream.graph_from_arrays([[0, 1], [1, 2]], node_features={"raw": np.arange(3), "x": np.arange(3.0)})
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
+    none = np.empty(0, np.int64)
+    found = upsert(tmp_path / "d", nodes={"raw": [1], "x": [9.0]}, edges=(none, none), ids={"node": "raw"})
+    assert not found.book.deltas
+    assert hopstream.read_dataset(tmp_path / "d").nodes["node"].features["x"].tolist() == [0.0, 9.0, 2.0]

@@ -299,6 +299,7 @@ def _update(
     check_names("nodes", nodes, schema.nodes)
     check_names("splits", splits, schema.splits)
     nodes, edges = as_stored(old.manifest, transforms, nodes, edges)
+    edges = {t: of for t, of in edges.items() if len(of[0]) or len(of[1])}
     new_nodes, rows = dict(nodes), dict[str, NewRows]()
     for node_type in [t for t in nodes if t in ids]:
         columns = _columns(node_type, nodes[node_type], old.manifest, ids[node_type])

@@ -57,6 +57,7 @@ from hopstream.dataset.stored_columns import (
     sort_edges,
     weights_of,
 )
+from hopstream.errors import FormatError
 from hopstream.graph.graph import GraphChecksums, array_sum
 from hopstream.preparation.append.write import BLOCK_BYTES, BlockFiles, edge_blocks, settings_of
 from hopstream.preparation.dataset_job_folder import empty_matrix
@@ -455,6 +456,8 @@ class RevisionWriter:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     os.link(self._dataset.root / name, target)
+                except FileNotFoundError:
+                    raise FormatError(f"{self._dataset.root / name} is missing; write the dataset again") from None
                 except OSError:
                     shutil.copyfile(self._dataset.root / name, target)
                 self.files[name] = self._manifest.files[name]
