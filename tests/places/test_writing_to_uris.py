@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from hopstream.ingest.npz import write_npz
 from hopstream.ingest.raw_tables.spool import write_tables
 from hopstream.load.files import read_graph
 from hopstream.places import staging
+from hopstream.places.cache import copied_here
 from hopstream.places.paths import path_of
 from hopstream.places.place import Place
 from hopstream.places.remote_path import RemotePath
@@ -201,6 +203,26 @@ def test_an_interrupted_conversion_of_tables_resumes(
     assert str(report.metadata) == f"{out}/metadata.json"
 
 
+def test_a_call_that_was_killed_while_copying_and_then_while_writing_resumes(bucket: str, tmp_path: Path):
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        for name in ("a", "b", "last"):
+            (folder / name).write_text(name)
+
+    out = path_of(f"{bucket}/killed-twice")
+    assert isinstance(out, RemotePath)
+    with pytest.raises(KeyboardInterrupt):
+        staging.write_folder_at(out, write, "last", interrupted)
+    assert tree_at(f"{bucket}/killed-twice") == {"a": b"a"}
+    with pytest.raises(KeyboardInterrupt):
+        staging.write_folder_at(out, interrupted, "last", None)
+    staging.write_folder_at(out, write, "last", None)
+    assert tree_at(f"{bucket}/killed-twice") == {"a": b"a", "b": b"b", "last": b"last"}
+
+
 def test_a_second_writer_of_the_same_uri_is_refused(bucket: str):
     with staging.staging_of(path_of(f"{bucket}/twice")), pytest.raises(StateError, match="by another process"):
         write_parts(make_graph(3), f"{bucket}/twice", num_parts=2)
@@ -220,3 +242,39 @@ def test_verbs_write_to_uris(bucket: str, tmp_path: Path, chunks: Path, capsys: 
         assert content_of(tree_at(f"{bucket}/verbs/{verb}")) == content_of(tree_of(tmp_path / verb))
         assert main([verb, str(source), "--out", f"{bucket}/verbs/{verb}", *more]) == 2
         assert "holds a dataset; " in capsys.readouterr().err
+
+
+def test_of_a_chunked_graph_at_a_uri_only_the_named_files_are_copied(
+    chunks: Path, bucket: str, tmp_path: Path, cache_dir: Path
+):
+    folder = tmp_path / "lake"
+    shutil.copytree(chunks, folder)
+    (folder / "dump.bin").write_bytes(bytes(100))
+    for path in folder.rglob("*"):
+        if path.is_file():
+            RemotePath.of(f"{bucket}/lake/{path.relative_to(folder)}").put(path)
+    work = WorkSettings(num_workers=0, memory="1GiB")
+    prepare(f"{bucket}/lake/metadata.json", tmp_path / "parts", num_parts=2, method="hash", work=work)
+    copies = {path.name for path in cache_dir.rglob("*") if path.is_file()}
+    assert "metadata.json" in copies and "dump.bin" not in copies
+
+
+def test_a_file_that_changes_while_it_is_copied_is_refused(
+    chunks: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    original = RemotePath.of(f"{bucket}/changing/metadata.json")
+    original.put(chunks / "metadata.json")
+    real = RemotePath.get
+
+    def get(path: RemotePath, target: Path) -> None:
+        real(path, target)
+        (tmp_path / "longer").write_text((chunks / "metadata.json").read_text() + " ")
+        path.put(tmp_path / "longer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemotePath, "get", get)
+        with pytest.raises(
+            StateError, match=r"changing/metadata\.json was changed while it was copied; repeat the call"
+        ):
+            copied_here(original)
+    assert copied_here(original).read_text().endswith(" ")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from hopstream.engine.atomic_folder import locked
 from hopstream.engine.job import digest_of
@@ -22,6 +22,9 @@ from hopstream.engine.progress_line import ProgressLine
 from hopstream.engine.settings import Progress, bytes_text
 from hopstream.errors import FormatError, StateError
 from hopstream.places.paths import AnyPath, sorted_files
+
+if TYPE_CHECKING:
+    from hopstream.places.remote_path import RemotePath
 
 LOG = logging.getLogger(__name__)
 CACHE_VARIABLE = "HOPSTREAM_CACHE_DIR"
@@ -80,11 +83,7 @@ def copied_here(path: AnyPath, names: Collection[str] | None = None) -> Path:
     """
     if isinstance(path, Path):
         return path
-    originals = [path] if path.is_file() else sorted_files(path, "**/*")
-    if names is not None:
-        originals = [original for original in originals if str(original.relative_to(path)) in names]
-    if not originals:
-        raise FormatError(f"{path} is missing; give the URI of a file or folder")
+    originals = _files_of(path, names)
     stats = {original.relative_to(path): original.stat() for original in originals}
     if any(".." in name.parts for name in stats):
         raise FormatError(f"{path} holds a file with .. in its name, which would be copied elsewhere; rename it")
@@ -105,7 +104,8 @@ def copied_here(path: AnyPath, names: Collection[str] | None = None) -> Path:
             progress("copy", done, total)
         now = [original.stat() for original in originals]
         if [(stat.st_size, stat.st_mtime_ns) for stat in now] != [(size, mtime) for _, size, mtime in states]:
-            shutil.rmtree(copy)
+            for name in stats:
+                (copy / name).unlink()
             raise StateError(f"{path} was changed while it was copied; repeat the call")
 
     copied_once(folder, str(path), lambda: not any(map(is_left, stats)), fetch)
@@ -133,6 +133,15 @@ def _in_turn(folder: Path) -> Iterator[None]:
                 yield
                 return
         time.sleep(POLL_S)
+
+
+def _files_of(path: RemotePath, names: Collection[str] | None) -> list[RemotePath]:
+    found = [path] if path.is_file() else sorted_files(path, "**/*")
+    if names is not None:
+        found = [file for file in found if str(file.relative_to(path)) in names]
+    if not found:
+        raise FormatError(f"{path} is missing; give the URI of a file or folder")
+    return found
 
 
 def folder_copied_here(path: AnyPath) -> Path:

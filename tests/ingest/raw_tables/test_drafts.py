@@ -100,6 +100,17 @@ def test_only_the_first_rows_are_read(tmp_path):
     assert draft["nodes"]["users"]["features"]["x"] == {"column": "x", "dtype": "string"}
 
 
+@pytest.mark.parametrize("ends", [("a", "b"), ("user_id", "friend_id"), ("who", "whom")])
+def test_a_table_of_edges_may_have_one_row_per_source(tmp_path, ends):
+    (tmp_path / "users.csv").write_text("name,age\nada,1\nbo,2\ncy,3\n")
+    (tmp_path / "likes.csv").write_text(f"{ends[0]},{ends[1]},stars\nada,bo,5\nbo,cy,3\ncy,ada,4\n")
+    draft = describe_tables(tmp_path)
+    assert list(draft["nodes"]) == ["users"]
+    (likes,) = draft["edges"]
+    assert (likes["type"], likes["src"], likes["dst"]) == (["users", "likes", "users"], *ends)
+    assert list(likes["features"]) == ["stars"]
+
+
 def test_a_table_without_ids_gets_row_numbers(tmp_path):
     (tmp_path / "points.csv").write_text("x,y\n1.5,2\n1.5,3\n")
     draft = describe_tables(tmp_path)

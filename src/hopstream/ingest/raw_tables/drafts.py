@@ -120,7 +120,13 @@ def describe_tables(folder: str | os.PathLike[str], *, sample_rows: int = SAMPLE
     if not tables:
         raise FormatError(f"{root} has no tables; wanted files {', '.join(FORMAT_OF_SUFFIX)}")
     for table in tables:
-        table.id_column = _id_column(table)
+        table.id_column = _named_id(table) or _first_id(table)
+    for table in tables:
+        own = table.id_column
+        if own is not None and _named_id(table) is None:  # a table of edges may have one row per source
+            table.id_column = None
+            refers = [name for name in table.columns if _referred(table, name, tables) is not None]
+            table.id_column = None if len(refers) == 2 and own in refers else own
     for table in tables:
         table.refers = {name: found for name in table.columns if (found := _referred(table, name, tables)) is not None}
     return _Draft(tables).value()
@@ -226,17 +232,19 @@ def _column(name: str, chunks: Sequence[pa.Array], dtype: str | None) -> _Column
     )
 
 
-def _id_column(table: _Table) -> str | None:
-    """Return the column of raw ids: unique values under a fitting name, or else the first column."""
-    ends = set().union(*ENDS)
-    unique = [name for name, column in table.columns.items() if column.is_unique and _plain(name) not in ends]
+def _named_id(table: _Table) -> str | None:
+    """Return the column with unique values and a name for raw ids of the table, or None."""
     own = {stem + end for stem in _stems(table.name) for end in ("id", "key", "uuid", "name", "")}
-    for fits in ({"id"}, own, GENERIC):
-        if named := [name for name in unique if _plain(name) in fits]:
-            return named[0]
+    unique = [name for name, column in table.columns.items() if column.is_unique]
+    return next((name for fits in ({"id"}, own, GENERIC) for name in unique if _plain(name) in fits), None)
+
+
+def _first_id(table: _Table) -> str | None:
+    """Return the first column if it can hold raw ids, or None."""
     first = next(iter(table.columns), None)
-    is_id = first in unique and (_plain(first).endswith("id") or table.columns[first].dtype == STRING)
-    return first if is_id else None
+    if first is None or not table.columns[first].is_unique or _plain(first) in set().union(*ENDS):
+        return None
+    return first if _plain(first).endswith("id") or table.columns[first].dtype == STRING else None
 
 
 def _referred(table: _Table, name: str, tables: Iterable[_Table]) -> str | None:
