@@ -119,8 +119,11 @@ def ray_cluster(own_temporary_folder: None) -> Iterator[RayCluster]:
 
 
 @pytest.fixture
-def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let Ray start a cluster of this test's own, whose workers have the variables of this process."""
+def own_ray(ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let Ray start a cluster of this test's own, whose workers have the variables of this process.
+
+    The shared cluster comes first, because a process that has used Ray without the cluster's token cannot use it later.
+    """
     import ray
 
     ray.shutdown()

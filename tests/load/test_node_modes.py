@@ -353,7 +353,7 @@ def test_every_option_is_part_of_the_state(timed, before, after, name):
         ({**TIMED, "input_time": ["now"] * 60}, "^input_time is <U3; times are integers"),
         (
             {**TIMED, "input_time": np.zeros(60, "M8[s]")},
-            r"^input_time is datetime64\[s\], and the dataset states no unit of its times; write it with time_unit=",
+            r"^input_time is datetime64\[s\], and the dataset states no unit of its times; write it again with",
         ),
         (
             {**TIMED, "input_time": np.full(60, 2**63, np.uint64)},

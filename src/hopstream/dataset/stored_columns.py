@@ -301,8 +301,8 @@ def times_in_unit(where: str, times: Array, unit: TimeUnit | None) -> IntArray:
     """
     if unit is None:
         raise SettingsError(
-            f"{where} is {times.dtype}, and the dataset states no unit of its times; write it with time_unit=, or "
-            "convert the times, for example by astype('datetime64[s]').astype(np.int64)"
+            f"{where} is {times.dtype}, and the dataset states no unit of its times; write it again with time_unit=, "
+            "or convert the times, for example by astype('datetime64[s]').astype(np.int64)"
         )
     try:
         converted = times.astype(f"datetime64[{unit}]")

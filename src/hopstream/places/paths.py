@@ -1,4 +1,4 @@
-"""Tells paths of this machine from those at URIs, and opens both for Arrow."""
+"""Distinguishes local paths from URIs, and opens both for Arrow."""
 
 from __future__ import annotations
 

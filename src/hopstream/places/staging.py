@@ -76,7 +76,9 @@ class Staging:
             OSError: The URI cannot be read.
         """
         if not (self.top / COPIED).exists() and next(self.out.iterdir(), None) is not None:
-            raise SettingsError(f"{self.out} is not empty; remove its files, or give another folder")
+            raise SettingsError(
+                f"{self.out} is not empty; remove its files, give another folder, or repeat the interrupted call"
+            )
 
     def copy(self, last: str, progress: Progress | None = None) -> None:
         """Copy the files of the folder to the URI.

@@ -29,8 +29,8 @@ class HaloSettings(Settings):
             the stored directions of edges. 0 copies none.
         features: Which features are copied: ``none``, ``all``, or ``type:feature``, where ``type:*`` is all of a type;
             several are joined by commas or in a list. An edge type is written ``source__relation__destination``; its
-            features come with the copied edges, and ``all`` with a budget is those of nodes. None is ``none``, or
-            ``all`` with a budget.
+            features come with the copied edges, and ``all`` with a budget copies only those of nodes. None is
+            ``none``, or ``all`` with a budget.
         budget: Bytes of features of nodes per part, for example ``2GiB``, copied of the nodes that are most likely
             sampled, at any distance; None copies those of all nodes within ``hops``.
         fanouts: Neighbours per hop and edge type that training draws, -1 for all. They only decide the order in which

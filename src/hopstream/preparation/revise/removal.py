@@ -1,7 +1,7 @@
-"""Tells which nodes and edges of a dataset are removed, and how the numbers of the others move.
+"""Tells which nodes and edges of a dataset are removed, and maps the numbers of the others.
 
-Numbers close up: a kept node or edge moves down by the number of removed ones before it. So order and owners stay, and
-a few removed numbers suffice to renumber everything else.
+Numbers have no gaps: a kept node or edge moves down by the number of removed ones before it. So order and owners
+stay, and a few removed numbers suffice to renumber everything else.
 """
 
 from __future__ import annotations

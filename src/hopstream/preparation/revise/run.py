@@ -65,8 +65,8 @@ def delete(
     """Delete nodes, with their edges, and edges of a dataset.
 
     The dataset becomes, file for file, what ``write_parts`` writes of the graph without these rows, with the same
-    owners. So keys and ids close up: those of later nodes and edges move down. Raw ids stay. Deltas are merged into
-    parts of their own, and a halo is removed.
+    owners. So keys and ids are renumbered without gaps: those of later nodes and edges move down. Raw ids stay. Deltas
+    become ordinary parts, and a halo is removed.
 
     Args:
         dataset: The folder of the dataset.
@@ -127,7 +127,7 @@ def upsert(  # noqa: PLR0913  the arguments of append
 
     The result is that of ``append`` to a dataset that was written with the new values. If no raw id is known, that is
     all. Otherwise the changed columns are written again, and other files become hard links in the new folder. If times
-    of nodes change, the edges are written again, too, and deltas merge into parts of their own.
+    of nodes change, the edges are written again, too, and deltas become ordinary parts.
 
     Args:
         dataset: The folder of the dataset.
