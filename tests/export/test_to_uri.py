@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hopstream
 from hopstream.cli import main
 from hopstream.errors import SettingsError
 from hopstream.export import export_folder
@@ -76,6 +77,22 @@ def test_an_export_to_a_uri_has_the_same_files(
     assert [str(path) for path in report.paths] == [f"{out}/{path.name}" for path in wanted.paths]
     assert (str(report.schema_path), report.num_bytes) == (f"{out}/{wanted.schema_path.name}", wanted.num_bytes)
     assert not work.exists() or not list(work.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x@4", "x-*-of-00004"])
+def test_examples_at_a_uri_are_read_as_those_of_a_folder(
+    world: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setenv("HOPSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+    out = f"{bucket}/examples-{name[1]}"
+    exported(world, f"{out}/x@4", work_dir=str(tmp_path / "work"))
+    exported(world, tmp_path / "wanted/x@4")
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": True, "rng_seed": 2}
+    with (
+        hopstream.ExampleLoader(f"{out}/{name}", **options) as loader,
+        hopstream.ExampleLoader(tmp_path / "wanted/x@4", **options) as wanted,
+    ):
+        assert [str(batch.to_dict()) for batch in loader] == [str(batch.to_dict()) for batch in wanted]
 
 
 def test_an_interrupted_export_resumes_with_the_shards_that_are_there(

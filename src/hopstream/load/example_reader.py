@@ -16,13 +16,13 @@ from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.ingest.example_tables import ExampleTables, is_parquet
 from hopstream.kernels.hashing import derive_seed
+from hopstream.places.paths import AnyPath, is_remote, path_of
 from hopstream.tfgnn.graph_schema import check_schema, read_schema
 from hopstream.tfgnn.graph_tensor import GraphPieces, decode_graphs, graphs_of_lists, list_names
 from hopstream.tfgnn.readout import check_readout, is_readout
 from hopstream.tfgnn.record_files import RecordFiles
 from hopstream.tfgnn.spec import EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec
 from hopstream.tfgnn.tfrecord import files_of
-from hopstream.uris import local_path
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -32,18 +32,34 @@ SetSpec = TypeVar("SetSpec", NodeSetSpec, EdgeSetSpec)
 def example_paths(files: Files) -> list[Path]:
     """Find the files of one or several names, such as ``train.tfrecord@8`` or ``train-*.parquet``.
 
+    Files at URIs are copied to the cache folder once, with the schemas beside them; see ``places.cache``.
+
     Raises:
         FormatError: A file is missing, or there are both TFRecord and Parquet files.
         SettingsError: No name is given.
+        StateError: Another process copies the files and makes no progress, or they change meanwhile.
+        OSError: A file cannot be read; the error names it.
     """
     names = [files] if isinstance(files, str | os.PathLike) else list(files)
-    paths = [cast(Path, path) for name in names for path in files_of(local_path(name))]
+    paths = [path for name in names for path in _files_here(files_of(path_of(name)))]
     if not paths:
         raise SettingsError("no files are given; give at least one name")
     kinds = [is_parquet(path) for path in paths]
     if any(kinds) and not all(kinds):
         raise FormatError(f"{paths[kinds.index(False)]} is not a Parquet file, but {paths[kinds.index(True)]} is")
     return paths
+
+
+def _files_here(paths: Sequence[AnyPath]) -> list[Path]:
+    """Return the paths, all in one folder, or those of their cached copies."""
+    if not any(map(is_remote, paths)):
+        return [cast(Path, path) for path in paths]
+    from hopstream.places.cache import copied_here  # imported here, because it loads Arrow
+
+    folder = paths[0].parent
+    schemas = (path.name for path in folder.glob("*.pbtxt"))
+    copy = copied_here(folder, {*schemas, *(path.name for path in paths)})
+    return [copy / path.name for path in paths]
 
 
 def schema_of(schema: Any, paths: Sequence[Path]) -> Any:
@@ -58,7 +74,7 @@ def schema_of(schema: Any, paths: Sequence[Path]) -> Any:
     if schema is None:
         own = paths[0].with_name(_SHARD.sub("", paths[0].name) + ".pbtxt")
         schema = own if own.is_file() else paths[0].parent
-    message = read_schema(local_path(schema)) if isinstance(schema, str | os.PathLike) else schema
+    message = read_schema(path_of(schema)) if isinstance(schema, str | os.PathLike) else schema
     check_schema(message)
     return message
 
