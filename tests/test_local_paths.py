@@ -44,6 +44,7 @@ ELSEWHERE = {
 OPENED = {
     ("prepare", "source"), ("chunk_tables", "source"), ("read_graph", "source"), ("export_subgraphs", "out"),
     ("export_subgraphs", "seeds"), ("ExampleLoader", "files"),
+    ("ExampleDataset", "files"),
     ("ingest", "source"), ("partition", "source"), ("chunk", "source"), ("export", "out"),
     ("export", "seeds"), ("tfgnn-sample", "seeds"), ("TableSettings", "data_path"), ("read_tables", "path"),
     ("files_of", "name"), ("read_schema", "path"), ("read_records", "name"),

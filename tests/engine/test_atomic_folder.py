@@ -117,6 +117,21 @@ def test_interrupted_during_the_replacement(tmp_path: Path, monkeypatch):
     assert left_beside(tmp_path) == []
 
 
+def test_interrupted_after_an_exchange(tmp_path: Path, monkeypatch):
+    """The new folder is in place, and the old one is removed."""
+    root = tmp_path / "x"
+    root.mkdir()
+    (root / "old").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkFolder, "clear", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            replace_place(root)
+    assert names(tmp_path / ".x.work" / "job" / "made") == ["old"] and names(root) == ["new"]
+    with open_work(root) as work:
+        assert work.finished_call == "a call" and names(work.path) == ["lock"]
+    assert names(root) == ["new"] and left_beside(tmp_path) == []
+
+
 def test_interrupted_before_the_replacement_and_cleared_by_another(tmp_path: Path, monkeypatch):
     """The record of a finished call stays, but its folder is gone: the call counts as not done."""
     root = tmp_path / "x"

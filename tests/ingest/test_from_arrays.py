@@ -81,7 +81,7 @@ def test_node_count_comes_from_the_best_source():
     [
         ({"edges": np.ones((2, 3))}, SchemaError, r"edges of node__to__node\[0\] is float64\[3\]; keys are integers"),
         ({"edges": np.full((2, 3), np.nan)}, SchemaError, "keys are integers"),
-        ({"edges": np.ones((2, 3), bool)}, SchemaError, "keys are integers"),
+        ({"edges": np.ones((2, 3), bool)}, SchemaError, r"is bool\[3\], a mask; give keys, such as np.flatnonzero"),
         ({"edges": np.zeros((5, 2), int)}, SchemaError, r"int64\[5, 2\]; wanted integers \[2, num_edges\]: transpose"),
         ({"edges": np.zeros(4, int)}, SchemaError, r"wanted integers \[2, num_edges\]"),
         ({"edges": [[0], [1], [2]]}, SchemaError, "are a list of 3"),

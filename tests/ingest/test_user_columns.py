@@ -144,7 +144,7 @@ def test_no_keys_have_no_dtype():
     [
         (np.array([0.0, 1.0]), r"k is float64\[2\]; keys are integers"),
         (np.array([np.nan]), r"k is float64\[1\]; keys are integers"),
-        (np.array([True]), r"k is bool\[1\]; keys are integers"),
+        (np.array([True]), r"k is bool\[1\], a mask; give keys, such as np\.flatnonzero\(mask\)"),
         (np.array([[1]]), r"k is int64\[1, 1\]; keys are integers of rank 1"),
         (np.array([0, HUGE], np.uint64), rf"k\[1\] is {HUGE}; keys are below 2\*\*63"),
         (["a"], "not a number"),

@@ -68,6 +68,7 @@ def test_interrupted_after_the_result_was_in_place(folder: Path, monkeypatch, rn
         shutil.copytree(folder / "old", folder / "wanted")
         compact(folder / "wanted", partitions_dir=owners, num_workers=0)
     with monkeypatch.context() as patch:
+        patch.setattr("hopstream.engine.atomic_folder._exchange", lambda *_: False)
         patch.setattr(WorkFolder, "clear", lambda work: interrupt() if (work.path / "old").exists() else None)
         with pytest.raises(KeyboardInterrupt):
             compact(folder / "got", partitions_dir=owners, num_workers=0)
