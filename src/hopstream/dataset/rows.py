@@ -21,7 +21,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file, offsets_of, open_array
+from hopstream.arrays import (
+    Array,
+    Column,
+    FileRecord,
+    IntArray,
+    array_header,
+    check_file,
+    join_columns,
+    offsets_of,
+    open_array,
+    take_column,
+)
 from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of, neighbor_dtype
 from hopstream.dataset.chunks import cut_counts, overlaps, positions_of
 from hopstream.dataset.copying.local_copy import folder_of
@@ -585,3 +596,25 @@ def open_rows(root: str | Path) -> DatasetRows:
     for part in range(manifest.book.num_parts):
         check_is_here(folder, part, manifest.dataset_id)
     return DatasetRows(folder, manifest)
+
+
+def rows_of_ids(columns: Sequence[Column], offsets: IntArray, ids: IntArray) -> Column:
+    """Return the rows of some ids, in the order of the ids.
+
+    Args:
+        columns: The column of each part.
+        offsets: int64[num_parts + 1], the ranges of ids of the parts.
+        ids: int64[n], inside the offsets.
+    """
+    parts, first = np.searchsorted(offsets, ids, side="right") - 1, columns[0]
+    places = [np.flatnonzero(parts == part) for part in range(len(columns))]
+    rows = [ids[found] - start for found, start in zip(places, offsets, strict=False)]
+    if isinstance(first, np.ndarray):
+        out = np.empty((len(ids), *first.shape[1:]), first.dtype)
+        for column, found, of_part in zip(columns, places, rows, strict=True):
+            if len(found):
+                out[found] = column[of_part]
+        return out
+    back = np.empty(len(ids), np.int64)
+    back[np.concatenate(places)] = np.arange(len(ids))
+    return take_column(join_columns([take_column(of, at) for of, at in zip(columns, rows, strict=True)]), back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateErro
 from hopstream.graph.graph import NodeTable
 from hopstream.preparation.append.run import append
 from hopstream.preparation.audit.run import verify_dataset
-from hopstream.preparation.revise.run import upsert
+from hopstream.preparation.revise.run import upsert, upsert_folder
 from tests.dataset.graphs import take_rows, tree_of, typed_graphs
 from tests.preparation.append.graphs import OPTIONS, grown_graph
 from tests.preparation.revise.graphs import parts_of, write_like
@@ -254,3 +255,22 @@ def test_empty_edges_and_nodes_are_no_additions(tmp_path: Path):
     found = upsert(tmp_path / "d", nodes={"raw": [1], "x": [9.0]}, edges=(none, none), ids={"node": "raw"})
     assert not found.book.deltas
     assert hopstream.read_dataset(tmp_path / "d").nodes["node"].features["x"].tolist() == [0.0, 9.0, 2.0]
+
+
+def test_tables_with_headers_only_are_no_additions(tmp_path: Path):
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    description = {
+        "nodes": {"user": {"files": "user.csv", "id": "raw", "features": ["x"]}},
+        "edges": [{"type": ["user", "knows", "user"], "files": "knows.csv", "src": "a", "dst": "b", "split": "part"}],
+    }
+    (tables / "metadata.json").write_text(json.dumps(description))
+    (tables / "user.csv").write_text("raw,x\n1,5\n2,6\n")
+    (tables / "knows.csv").write_text("a,b,part\n1,2,train\n")
+    hopstream.write_parts(hopstream.read_graph(tables), tmp_path / "d", num_parts=2, method="hash")
+    (tables / "user.csv").write_text("raw,x\n2,9\n")
+    (tables / "knows.csv").write_text("a,b,part\n")
+    found = upsert_folder(tmp_path / "d", tables, ids={"user": "raw"})
+    graph = hopstream.read_dataset(tmp_path / "d")
+    assert graph.nodes["user"].features["x"].tolist() == [5, 9]
+    assert (found.book.deltas, graph.edges["user", "knows", "user"].num_edges) == ((), 1)

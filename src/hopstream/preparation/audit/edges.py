@@ -18,9 +18,10 @@ import numpy as np
 from hopstream.arrays import Array, IntArray, extend_checksum
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import link_folder
+from hopstream.dataset.rows import rows_of_ids
 from hopstream.dataset.stored_columns import EdgeTimes
 from hopstream.preparation.audit.nodes import NOT_HERE, CheckedNodes, Features, check_range, keys_text
-from hopstream.preparation.audit.reference import Reference, take_ids
+from hopstream.preparation.audit.reference import Reference
 from hopstream.preparation.audit.report import Files
 from hopstream.preparation.audit.stored_edges import StoredEdges
 from hopstream.schema import EdgeType, timed_edge_types, type_label
@@ -209,8 +210,7 @@ class LinkColumns:
         of_links = self.times(first, stop)
         if of_links is not None and times is not None:
             known = np.flatnonzero((window.ids >= 0) & is_here)
-            feature = edges.files.manifest.schema.edges[self._edge_type][edges.files.manifest.time_attr or ""]
-            differs[known] |= of_links[known] != take_ids(times, edges.offsets, window.ids[known], feature)
+            differs[known] |= of_links[known] != rows_of_ids(times, edges.offsets, window.ids[known])
         wrong = np.flatnonzero(differs)
         findings.checked("links", int(np.count_nonzero(is_here)))
         keepers = np.searchsorted(self._offsets, first + wrong, side="right") - 1

@@ -10,8 +10,9 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, empty_column, extend_checksum
 from hopstream.dataset.paths import link_folder, node_folder, split_path
+from hopstream.dataset.rows import rows_of_ids
 from hopstream.graph.graph import appended_sums, column_sums, join_sums
-from hopstream.preparation.audit.reference import Reference, block_rows, differing_rows, take_ids
+from hopstream.preparation.audit.reference import Reference, block_rows, differing_rows
 from hopstream.preparation.audit.report import Files, Findings, Kind
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
@@ -191,7 +192,7 @@ class Features:
             for start in range(0, len(ids), step):
                 some = ids[start : start + step]
                 known = np.flatnonzero(some >= 0)
-                got = take_ids(columns, self._offsets, some[known], self._schemas[name])
+                got = rows_of_ids(columns, self._offsets, some[known])
                 self._sums[name] = appended_sums(self._sums[name], got)
                 if self._reference is not None and name in self._compared:
                     want = self._reference.rows(self.entity, name, first + start, first + start + len(some))

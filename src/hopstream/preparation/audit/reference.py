@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from hopstream.arrays import (
     Column,
     IntArray,
     RaggedArray,
-    offsets_of,
 )
 from hopstream.dataset.copying.local_copy import source_path
 from hopstream.dataset.paths import MANIFEST
@@ -36,35 +35,6 @@ def block_rows(feature: FeatureSchema) -> int:
     if not feature.is_fixed_width:
         return RAGGED_BLOCK_ROWS
     return min(MAX_BLOCK_ROWS, max(1, CHUNK_BYTES // max(1, feature.row_bytes)))
-
-
-def take_ids(columns: Sequence[Column], offsets: IntArray, ids: IntArray, feature: FeatureSchema) -> Column:
-    """Return the rows of some ids, in the order of the ids.
-
-    Args:
-        columns: The column of each part.
-        offsets: int64[num_parts + 1], the ranges of ids of the parts.
-        ids: int64[n], inside the offsets.
-        feature: The schema of the column.
-    """
-    parts = np.searchsorted(offsets, ids, side="right") - 1
-    places = [np.flatnonzero(parts == part) for part in range(len(columns))]
-    if feature.is_fixed_width:
-        out = np.empty((len(ids), *feature.shape), feature.numpy_dtype)
-        for column, found, first in zip(columns, places, offsets, strict=False):
-            if isinstance(column, np.ndarray) and len(found):
-                out[found] = column[ids[found] - first]
-        return out
-    taken = [
-        column.take(ids[found] - first)
-        for column, found, first in zip(columns, places, offsets, strict=False)
-        if isinstance(column, RaggedArray)
-    ]
-    lengths = np.concatenate([np.diff(rows.offsets) for rows in taken])
-    joined = RaggedArray(np.concatenate([rows.values for rows in taken]), offsets_of(lengths), feature.is_string)
-    back = np.empty(len(ids), np.int64)
-    back[np.concatenate(places)] = np.arange(len(ids))
-    return joined.take(back)
 
 
 def differing_rows(got: Column, want: Column) -> IntArray:

@@ -300,6 +300,8 @@ def _update(
     check_names("splits", splits, schema.splits)
     nodes, edges = as_stored(old.manifest, transforms, nodes, edges)
     edges = {t: of for t, of in edges.items() if len(of[0]) or len(of[1])}
+    edge_splits: Any = by_edge_type(schema, by_types(given[3], schema.edges), "edge_splits")
+    edge_splits = {t: of for t, of in edge_splits.items() if t in edges or any(map(len, of.values()))}
     new_nodes, rows = dict(nodes), dict[str, NewRows]()
     for node_type in [t for t in nodes if t in ids]:
         columns = _columns(node_type, nodes[node_type], old.manifest, ids[node_type])
@@ -319,7 +321,7 @@ def _update(
 
     def added(dataset: Dataset) -> Callable[[Manifest, Path], Graph]:
         ends = _raw_ends(dataset, ids)
-        return lambda manifest, _: addition_of_arrays(manifest, new_nodes, edges, splits, given[3], raw=ends)
+        return lambda manifest, _: addition_of_arrays(manifest, new_nodes, edges, splits, edge_splits, raw=ends)
 
     if not rows:
         return add_rows(old, work, added(old), progress)
@@ -327,7 +329,7 @@ def _update(
     def extend(changed: Dataset, inside: WorkFolder) -> Manifest:
         return add_rows(changed, inside, added(changed), progress)
 
-    has_more = bool(new_nodes or edges or splits or given[3])
+    has_more = bool(new_nodes or edges or splits or edge_splits)
     return _revise(old, work, _Changes("upsert", rows=rows), progress, extend if has_more else None)
 
 

@@ -5,25 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from hopstream.arrays import Column, IntArray, empty_column, join_columns, take_column
+from hopstream.arrays import Column, IntArray, empty_column
 from hopstream.dataset.book import EdgeEntity, ends_of, entity_label
 from hopstream.dataset.chunks import positions_of
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import Dataset
 from hopstream.dataset.read_back import edge_keys, neighbors_of
-from hopstream.dataset.rows import DatasetRows, KeyMarks
+from hopstream.dataset.rows import DatasetRows, KeyMarks, rows_of_ids
 from hopstream.graph.graph import ColumnSums, appended_sums, column_sums
+from hopstream.preparation.audit.reference import block_rows
 from hopstream.schema import EdgeType, FeatureSchema
 
-BLOCK_BYTES = 16 << 20
 BLOCK_ROWS = 1 << 18
-RAGGED_ROWS = 1 << 14
-"""Rows of strings or lists per block."""
 
 
 def sums_of_nodes(dataset: Dataset, node_type: str, names: Sequence[str]) -> dict[str, ColumnSums]:
@@ -82,30 +80,15 @@ def _find_places(dataset: Dataset, entity: EdgeEntity, places: IntArray) -> None
     marks.check()
 
 
-def rows_of_ids(columns: Sequence[Column], offsets: IntArray, ids: IntArray) -> Column:
-    """Return the rows of ids, in the given order, from the columns of all parts."""
-    parts = np.searchsorted(offsets, ids, side="right") - 1
-    taken, places = [take_column(columns[0], np.empty(0, np.int64))], []
-    for part in np.unique(parts).tolist():
-        places.append(np.flatnonzero(parts == part))
-        taken.append(take_column(columns[part], ids[places[-1]] - offsets[part]))
-    order = np.empty(len(ids), np.int64)
-    order[np.concatenate([np.empty(0, np.int64), *places])] = np.arange(len(ids))
-    return take_column(join_columns(taken), order)
-
-
 def _sums(
     feature: FeatureSchema, columns: Sequence[Column], offsets: IntArray, num_rows: int,
     ids_of: Callable[[int, int], IntArray],
 ) -> ColumnSums:  # fmt: skip
-    step = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, feature.row_bytes)))
-    step = step if feature.is_fixed_width else RAGGED_ROWS
-    blocks = _blocks(num_rows, step, lambda first, stop: rows_of_ids(columns, offsets, ids_of(first, stop)))
+    step = block_rows(feature)
+    blocks = (
+        rows_of_ids(columns, offsets, ids_of(first, min(first + step, num_rows))) for first in range(0, num_rows, step)
+    )
     return _sum_up(empty_column(feature), blocks)
-
-
-def _blocks(num_rows: int, step: int, read: Callable[[int, int], Column]) -> Iterator[Column]:
-    return (read(first, min(first + step, num_rows)) for first in range(0, num_rows, step))
 
 
 def _sum_up(nothing: Column, blocks: Iterable[Column]) -> ColumnSums:

@@ -45,7 +45,7 @@ from hopstream.dataset.paths import (
     split_path,
 )
 from hopstream.dataset.read_back import neighbors_of
-from hopstream.dataset.rows import EDGE_KEYS, DatasetRows
+from hopstream.dataset.rows import EDGE_KEYS, DatasetRows, rows_of_ids
 from hopstream.dataset.stored_columns import (
     EdgeRun,
     EdgeTimes,
@@ -62,7 +62,7 @@ from hopstream.graph.graph import GraphChecksums, array_sum
 from hopstream.preparation.append.write import BLOCK_BYTES, BlockFiles, edge_blocks, settings_of
 from hopstream.preparation.dataset_job_folder import empty_matrix
 from hopstream.preparation.revise.removal import EdgeFilter, Pairs, Removed, RemovedEdges
-from hopstream.preparation.revise.sums import rows_of_ids, sums_of_edges, sums_of_nodes
+from hopstream.preparation.revise.sums import sums_of_edges, sums_of_nodes
 from hopstream.schema import EdgeType, type_label
 
 BLOCK_KEYS = 1 << 20
