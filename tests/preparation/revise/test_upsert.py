@@ -248,11 +248,17 @@ def test_parts_of_a_dataset_opened_before_are_refused_after_an_upsert_and_open_a
     assert open_dataset(tmp_path / "d").open_part(1).node_features["node"]["x"].tolist() == [9.0]
 
 
-def test_empty_edges_and_nodes_are_no_additions(tmp_path: Path):
-    graph = hopstream.graph_from_arrays([[0, 1], [1, 2]], node_features={"raw": np.arange(3), "x": np.arange(3.0)})
+def test_empty_edges_and_their_empty_masks_are_no_additions(tmp_path: Path):
+    graph = hopstream.graph_from_arrays(
+        [[0, 1], [1, 2]], node_features={"raw": np.arange(3), "x": np.arange(3.0)},
+        edge_splits={"train": np.array([True, False])},
+    )  # fmt: skip
     hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
     none = np.empty(0, np.int64)
-    found = upsert(tmp_path / "d", nodes={"raw": [1], "x": [9.0]}, edges=(none, none), ids={"node": "raw"})
+    found = upsert(
+        tmp_path / "d", nodes={"raw": [1], "x": [9.0]}, edges=(none, none), ids={"node": "raw"},
+        edge_splits={"train": np.empty(0, np.bool_)},
+    )  # fmt: skip
     assert not found.book.deltas
     assert hopstream.read_dataset(tmp_path / "d").nodes["node"].features["x"].tolist() == [0.0, 9.0, 2.0]
 
