@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, read_options, report
 from benchmarks.processes import peak_rss_bytes
+from hopstream.buffers import BufferPool
 from hopstream.dataset.layout import open_dataset
-from hopstream.load.batch import BufferPool
 from hopstream.load.epochs import Maker
 from hopstream.load.loader import NeighborLoader
 from hopstream.schema import NODE

@@ -1,4 +1,4 @@
-"""Checks that ids are split by part, and that rows and runs are put at their positions."""
+"""Checks that ids are split by part, and that runs are put at their positions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import offsets_of
-from hopstream.kernels.stitch import scatter_rows, scatter_runs, split_by_part
+from hopstream.kernels.stitch import scatter_runs, split_by_part
 from tests import naive
 
 
@@ -25,20 +25,6 @@ def test_empty_ids_give_no_rows() -> None:
     starts, none = np.full(4, 9), np.empty(0, np.int64)
     split_by_part(none, np.array([0, 2, 2, 5]), starts, none.copy(), none.copy())
     assert starts.tolist() == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("row_bytes", [1, 3, 4, 8, 20, 400])
-@pytest.mark.parametrize("shift", [0, 1, 5])
-def test_rows_are_written_to_their_positions(rng: np.random.Generator, row_bytes: int, shift: int) -> None:
-    received = rng.integers(0, 256, 30 * row_bytes + shift, dtype=np.uint8)
-    received.flags.writeable = False
-    rows = received[shift:].reshape(30, row_bytes)
-    positions = rng.permutation(40)[:30]
-    out = np.zeros((40, row_bytes), np.uint8)
-    scatter_rows(rows, positions, out)
-    wanted = np.zeros_like(out)
-    wanted[positions] = rows
-    assert np.array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("width", [1, 2, 6])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from hopstream.buffers import SMALL_BYTES, BufferPool
 from hopstream.errors import NoRoomError
-from hopstream.load.batch import SMALL_BYTES, BufferPool
 
 SHAPE = (1000, 100)
 

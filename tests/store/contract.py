@@ -85,24 +85,6 @@ class StoreContract:
             for name, column in table.features.items():
                 assert_rows_equal(columns[name], column, keys)
 
-    def test_rows_are_written_to_their_positions(self, case: Case, store: Store) -> None:
-        for node_type, table in case.graph.nodes.items():
-            fixed = {n: c for n, c in table.features.items() if not isinstance(c, RaggedArray)}
-            if not fixed:
-                continue
-            keys = np.arange(table.num_nodes - 2, dtype=np.int64)
-            positions = np.random.default_rng(5).permutation(table.num_nodes + 3)[: len(keys)]
-            out = {n: np.full((table.num_nodes + 3, *c.shape[1:]), 1, c.dtype) for n, c in fixed.items()}
-            request = FetchRequest(
-                entity=node_type, names=tuple(fixed), ids=store.lookup(node_type, keys), out=out, positions=positions
-            )
-            (columns,) = store.fetch([request])
-            untouched = np.setdiff1d(np.arange(table.num_nodes + 3), positions)
-            for name, column in fixed.items():
-                assert columns[name] is out[name]
-                assert np.array_equal(out[name][positions], column[keys])
-                assert bool(np.all(out[name][untouched] == 1))
-
     def test_rows_are_written_to_the_front_of_a_longer_out(self, case: Case, store: Store) -> None:
         node_type, name = ("node", "x") if "node" in case.graph.nodes else ("author", "feat")
         column = case.graph.nodes[node_type].features[name]
@@ -289,16 +271,13 @@ class StoreContract:
         column = case.graph.nodes[node_type].features[name]
         ids = np.array([0, 1, 2])
         outs = [
-            (np.empty((3, *column.shape[1:]), np.int8), None),
-            (np.empty((2, *column.shape[1:]), column.dtype), None),
-            (np.empty((3, 99), column.dtype), None),
-            (np.empty((3, *column.shape[1:]), column.dtype, order="F"), None),
-            (np.empty((3, *column.shape[1:]), column.dtype), np.array([0, 1, 3])),
-            (np.empty((3, *column.shape[1:]), column.dtype), np.array([0, 1, -1])),
-            (np.empty((3, *column.shape[1:]), column.dtype), np.array([0, 1])),
+            np.empty((3, *column.shape[1:]), np.int8),
+            np.empty((2, *column.shape[1:]), column.dtype),
+            np.empty((3, 99), column.dtype),
+            np.empty((3, *column.shape[1:]), column.dtype, order="F"),
         ]
-        for out, positions in outs:
-            request = FetchRequest(entity=node_type, names=(name,), ids=ids, out={name: out}, positions=positions)
+        for out in outs:
+            request = FetchRequest(entity=node_type, names=(name,), ids=ids, out={name: out})
             with pytest.raises(SettingsError):
                 store.fetch([request])
 

@@ -187,7 +187,7 @@ def test_direct_requests_equal_those_without_a_halo(served):
         requests = [
             FetchRequest(entity=NODE, names=(KEY, "x", "y"), ids=ids),
             FetchRequest(entity=(EDGE, "in"), names=(KEY,), ids=rng.integers(0, store.book.num_ids((EDGE, "in")), 400)),
-            FetchRequest(entity=NODE, names=("y", "x", KEY), ids=ids, out=out, positions=np.arange(50, 550)),
+            FetchRequest(entity=NODE, names=("y", "x", KEY), ids=ids, out=out),
             FetchRequest(entity=NODE, names=(), ids=ids),
             FetchRequest(entity=NODE, names=("x",), ids=ids[:0]),
         ]

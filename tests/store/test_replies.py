@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hopstream.buffers import BufferPool
 from hopstream.errors import FormatError
 from hopstream.schema import EdgeType
 from hopstream.store.contract import FetchRequest, SampleRequest
@@ -138,7 +139,7 @@ def test_an_answer_that_does_not_fit_is_refused(typed_case: Case, answer: Frame,
 
 def read_fetch(case: Case, *frames: Frame) -> None:
     request = FetchRequest(entity="paper", names=("year", "tags"), ids=int64(1, 2))
-    reader = FetchReader(case.shared(), [request])
+    reader = FetchReader(case.shared(), [request], BufferPool(0))
     reader.expect([Piece(0, 0, 2)])
     for each in frames:
         reader.take(each)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hopstream.arrays import RaggedArray, offsets_of
+from hopstream.buffers import BufferPool
 from hopstream.errors import FormatError, HopstreamError
-from hopstream.load.batch import BatchFrame, BufferPool, MiniBatch, SampledBatch
+from hopstream.load.batch import BatchFrame, MiniBatch, SampledBatch
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.stream.messages import decode_batch, encode_batch
 from hopstream.transport.connection import OneFrame

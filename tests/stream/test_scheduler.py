@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopstream.buffers import SMALL_BYTES, BufferPool
 from hopstream.errors import (
     ChannelLost,
     NoRoomError,
@@ -25,7 +26,6 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.batch import SMALL_BYTES, BufferPool
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.scheduler import FORGET_S, MAX_CALLS, MAX_OVERTAKEN, Scheduler
 from hopstream.stream.settings import SamplingLimits

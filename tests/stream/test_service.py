@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from hopstream.buffers import BufferPool
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import (
     AccessDenied,
@@ -25,7 +26,6 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from hopstream.buffers import BufferPool
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChannelLost, StateError, StoreUnavailable
-from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.local import LocalStore
 from hopstream.stream.messages import decode_batch, encode_options, recipe_digest

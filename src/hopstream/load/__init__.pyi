@@ -1,5 +1,5 @@
+from hopstream.buffers import BufferPool as BufferPool
 from hopstream.load.ablp import ABLPLoader as ABLPLoader
-from hopstream.load.batch import BufferPool as BufferPool
 from hopstream.load.batch import MiniBatch as MiniBatch
 from hopstream.load.clusters import ClusterLoader as ClusterLoader
 from hopstream.load.embeddings import Embeddings as Embeddings

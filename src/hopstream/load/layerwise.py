@@ -37,7 +37,6 @@ from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store import Source
 from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, Store
-from hopstream.store.local import NO_POSITIONS
 from hopstream.uris import local_path
 
 Layer = Callable[[int, str, Any], Any]
@@ -173,10 +172,8 @@ class _Hidden:
         """Return float[n, width], the rows of the given ids."""
         out = np.empty((len(ids), self._width), self._dtype)
         if out.size:
-            gather_rows(
-                np.ascontiguousarray(ids), self._offsets, self._table, out.reshape(len(ids), -1).view(self._word),
-                NO_POSITIONS,
-            )  # fmt: skip
+            words = out.reshape(len(ids), -1).view(self._word)
+            gather_rows(np.ascontiguousarray(ids), self._offsets, self._table, words)
         return out
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from hopstream.buffers import BufferPool
 from hopstream.checks import Settings, check_choice, check_seconds, read_flag, read_integer
 from hopstream.dataset.spot_check import Verify, read_verify
 from hopstream.engine.settings import read_bytes
 from hopstream.errors import SettingsError
-from hopstream.load.batch import BufferPool, EdgeFeatures, NodeFeatures
+from hopstream.load.batch import EdgeFeatures, NodeFeatures
 
 if TYPE_CHECKING:
     from hopstream.load.service import BatchService

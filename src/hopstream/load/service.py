@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from hopstream.load.batch import BatchFinisher, Buffers, Convert, Fetch, MiniBatch, SampledBatch, SubgraphReader
+from hopstream.buffers import Buffers
+from hopstream.load.batch import BatchFinisher, Convert, Fetch, MiniBatch, SampledBatch, SubgraphReader
 from hopstream.store.contract import Store
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast, get_args
 
 from numpy.typing import ArrayLike
 
+from hopstream.buffers import BufferPool, Buffers
 from hopstream.checks import check_choice
 from hopstream.dataset.settings import Sides
 from hopstream.errors import MissingDependencyError, SettingsError, StateError
@@ -22,8 +23,6 @@ from hopstream.load.ahead import GROUP, SamplingAhead
 from hopstream.load.batch import (
     BatchFinisher,
     BatchMaker,
-    BufferPool,
-    Buffers,
     ColumnChoice,
     Convert,
     Fetch,

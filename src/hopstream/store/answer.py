@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.buffers import BufferPool
 from hopstream.dataset.book import Entity, ends_of
 from hopstream.errors import AccessDenied, FormatError, SettingsError, VersionMismatch
 from hopstream.schema import Direction, EdgeType, FeatureSchema
@@ -51,6 +52,8 @@ FEW_NEIGHBORS = 64
 FETCH_FIELDS = frozenset(("owner", "names", "ids"))
 GATHER_FACTOR = 2
 """Memory of a frame while it is made, as a multiple of its size."""
+IDLE_BYTES = 16 << 20
+"""Most memory that is kept for the next frames."""
 SEARCHED_EDGES = 16
 """Cost model: reading 16 edges takes at most as long as sending one byte."""
 
@@ -69,6 +72,7 @@ class StoreAnswers:
         self._store = store
         self._limits = limits
         self._facts = facts
+        self._buffers = BufferPool(IDLE_BYTES)
         self._operations: Mapping[str, Operation] = {
             "sample": self._sample,
             "fetch": self._fetch,
@@ -210,7 +214,7 @@ class StoreAnswers:
         costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
         self._check_costs(costs, frame)
         readers = [
-            self._store.reader(r) if all(f.is_fixed_width for f in fs) else None
+            self._store.reader(r, self._buffers) if all(f.is_fixed_width for f in fs) else None
             for r, fs in zip(requests, features, strict=True)
         ]
         for pieces, is_last in with_last(cut_pieces(costs, self._limits.frame_bytes)):

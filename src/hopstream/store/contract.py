@@ -150,10 +150,8 @@ class FetchRequest:
         entity: A node type, or an (edge type, direction).
         names: Feature names; ``KEY`` is the column of original keys.
         ids: int64[n], any order, repetitions allowed.
-        out: Maps a name to a C-contiguous array of the column's dtype and shape (m, \*row shape). The store writes row
-            ``i`` of the answer to row ``positions[i]``. Fixed-width columns without an array get a new one. Ragged and
-            string columns have none.
-        positions: int64[n] rows of ``out`` to write, or None for 0..n-1. Needs ``out`` for every name.
+        out: Maps a name to a C-contiguous array of the column's dtype and shape (m, \*row shape), with at least n rows,
+            to write to. Fixed-width columns without an array get a new one. Ragged and string columns have none.
         announced: Result of ``Store.announce_fetch`` for the same entity, names and ids, usable once; or None.
     """
 
@@ -161,7 +159,6 @@ class FetchRequest:
     names: tuple[str, ...]
     ids: IntArray
     out: Mapping[str, NDArray[Any]] | None = None
-    positions: IntArray | None = None
     announced: object = None
 
 

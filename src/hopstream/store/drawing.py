@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from threading import Lock
+from threading import Lock, local
 
 import numpy as np
 from numpy.typing import NDArray
@@ -365,13 +365,30 @@ def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) ->
     draws = draws_of(request) if is_plain(request) else None
     if draws is None:
         ranges, edge_ids = buffers.choose(tables, request, ranges)
-    else:
+    elif request.wants_edge_ids:
         edge_ids = np.empty(ranges.total, np.int64)
+    else:
+        edge_ids = _positions_of_thread(ranges.total)
     neighbor_ids = np.empty(ranges.total, tables.addresses.item.dtype)
     draw_neighbors(tables.addresses, draws, ranges.nodes, None, neighbor_ids, edge_ids)
     return SampleReply(
         counts=ranges.nodes.counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
     )
+
+
+_OF_THREAD = local()
+KEPT_POSITIONS = 1 << 22
+"""Most positions whose memory a thread keeps for its next draw; 32 MiB."""
+
+
+def _positions_of_thread(num_edges: int) -> IntArray:
+    """Return memory for at least ``num_edges`` positions, valid until the next call of this thread."""
+    positions: IntArray = getattr(_OF_THREAD, "positions", NOTHING)
+    if len(positions) < num_edges:
+        positions = np.empty(num_edges + num_edges // 8, np.int64)
+        if len(positions) <= KEPT_POSITIONS:
+            _OF_THREAD.positions = positions
+    return positions
 
 
 def count_eligible(tables: SamplingTables, request: SampleRequest, ranges: EdgeRanges) -> IntArray:

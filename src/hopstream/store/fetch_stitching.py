@@ -1,12 +1,13 @@
 """Fetches over several sources: splits requests for columns by part and merges rows of all sources.
 
-Sources are mapped files, halos, the cache and servers. Each source writes rows of fixed width directly to their final
-place. Ragged columns are kept until all lengths are known, and are then copied once.
+Sources are mapped files, halos, the cache and servers. Each source tells the addresses of its rows of fixed width. When
+all are known, one pass copies them to their final place. Ragged columns are kept until all lengths are known, and are
+then copied once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -19,6 +20,8 @@ from hopstream.kernels.stitch import scatter_runs
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, Store, TrafficCounts
 from hopstream.store.halo import NO_POSITIONS, HaloStore
+from hopstream.store.local import LocalStore
+from hopstream.store.located import LocatedRows, Target
 from hopstream.store.remote import RemoteStore
 from hopstream.store.requests import check_fetch_request, column_feature
 from hopstream.store.row_cache import Announcement, Found, RowCache, RowTable
@@ -119,7 +122,8 @@ class _Work:
         number: Number of the request.
         request: The request of the share.
         share: The share.
-        columns: Columns of fixed width, while they are filled.
+        columns: Columns of fixed width, to be filled by ``merge``.
+        located: Addresses of the rows of ``columns``, except those that were copied already.
         found: Lookup in the cache; None if the cache keeps none of these columns.
         found_rows: Positions and slots of the rows in the cache; None without ``found``.
         awaited: Positions and slots of the rows that other threads are fetching for the cache.
@@ -131,15 +135,17 @@ class _Work:
     request: FetchRequest
     share: FetchShare
     columns: dict[str, Array]
+    located: LocatedRows
     found: Found | None = None
     found_rows: tuple[IntArray, IntArray] | None = None
     awaited: tuple[IntArray, IntArray] = (NO_POSITIONS, NO_POSITIONS)
     fresh_positions: IntArray = field(default_factory=lambda: NO_POSITIONS)
-    runs: list[tuple[IntArray, dict[str, Column]]] = field(default_factory=list)
+    runs: list[tuple[IntArray, Mapping[str, Column]]] = field(default_factory=list)
 
-    def targets(self, positions: IntArray) -> IntArray:
-        """Return the rows of ``columns`` to which rows of the request are written."""
-        return positions if self.request.positions is None else self.request.positions[positions]
+    @property
+    def ragged_names(self) -> tuple[str, ...]:
+        """The columns without a fixed width."""
+        return tuple(name for name in self.share.names if name not in self.columns)
 
     def look_in(self, cache: RowCache, awaits: bool) -> None:
         """Look up the rows in a cache, and remove the found rows from the share's cut.
@@ -163,14 +169,32 @@ class _Work:
         self.awaited = taken[~is_ready], -2 - slots[~is_ready]
 
     def read_cached(self) -> tuple[int, int]:
-        """Copy the rows in the cache to their destination; return their number and their bytes."""
+        """Locate or copy the rows in the cache; return their number and their bytes."""
         if self.found is None or self.found_rows is None or not len(self.found_rows[1]):
             return 0, 0
         positions, slots = self.found_rows
-        ragged = self.found.read(slots, self.columns, self.targets(positions))
-        self.runs.append((positions, ragged))
-        num_bytes = sum(column_bytes(column, len(slots)) for column in ragged.values())
+        num_bytes = 0
+        if self.found.is_ragged:
+            ragged = self.found.read(slots, self.columns, positions)
+            self.runs.append((positions, ragged))
+            num_bytes = sum(column_bytes(column, len(slots)) for column in ragged.values())
+        else:
+            self.found.locate(slots, positions, self.located)
         return len(slots), len(slots) * self.found.row_bytes + num_bytes
+
+    def take(self, positions: IntArray, columns: Mapping[str, Column]) -> None:
+        """Locate the rows of fixed width of an answer, and keep its ragged columns for ``merge``."""
+        self.runs.append((positions, columns))
+        self.located.take(positions, {n: column for n, column in columns.items() if isinstance(column, np.ndarray)})
+
+    def merge(self) -> dict[str, Column]:
+        """Copy all located rows of fixed width to their destination, and merge ragged rows."""
+        located = self.located
+        located.copy(located.addresses, NO_POSITIONS, [Target.of(self.columns[name]) for name in located.names])
+        return {
+            name: self.columns[name] if feature.is_fixed_width else _stitched(self, name, feature)
+            for name, feature in self.share.features.items()
+        }
 
 
 class FetchStitch(Stitch[list[dict[str, Column]]]):
@@ -178,7 +202,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
 
     def __init__(
         self, planner: FetchPlanner, requests: Sequence[FetchRequest], traffic: Traffic,
-        fetch_rest: Callable[[FetchRequest], object] | None = None,
+        fetch_rest: Callable[[FetchRequest], Mapping[str, Column]] | None = None,
     ) -> None:  # fmt: skip
         """Check and split the requests, look up the cache, and allocate columns without ``out``.
 
@@ -205,42 +229,53 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         return busy_parts([work.share.cut for work in self._works if work.share.names])
 
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
-        """Read rows of some parts: fixed width to their destination, ragged columns for a later merge."""
-        asked: list[FetchRequest] = []
-        sources: list[tuple[_Work, IntArray]] = []
-        for work in self._works:
-            positions, ids = work.share.cut.rows(parts)
-            for request in _asked(work, positions, ids):
-                asked.append(request)
-                sources.append((work, positions))
-        pending = store.submit_fetch(asked)
+        """Locate rows of fixed width of a local store; ask for all other rows."""
+        is_here = isinstance(store, LocalStore)
+        shares = [(work, *work.share.cut.rows(parts)) for work in self._works]
+        sources = [
+            (work, positions, FetchRequest(entity=work.request.entity, names=names, ids=ids))
+            for work, positions, ids in shares
+            for names in (() if is_here else tuple(work.columns), work.ragged_names)
+            if len(ids) and names
+        ]
+        pending = store.submit_fetch([request for _, _, request in sources])
 
         def finish() -> None:
+            if isinstance(store, LocalStore):
+                for work, positions, ids in shares:
+                    store.locate(work.request.entity, ids, positions, work.located)
             answers = pending.result()
-            _keep(sources, asked, answers)
+            for (work, positions, _), columns in zip(sources, answers, strict=True):
+                work.take(positions, columns)
             if isinstance(store, RemoteStore):
                 num_ids: dict[int, int] = {}  # shares of one request have the same rows, or a subset
-                for work, positions in sources:
+                for work, positions, _ in sources:
                     num_ids[work.number] = max(num_ids.get(work.number, 0), len(positions))
-                self._traffic.add_answer("fetch", store, sum(num_ids.values()), _num_bytes(asked, answers))
+                num_bytes = sum(
+                    column_bytes(column, len(positions))
+                    for (_, positions, _), columns in zip(sources, answers, strict=True)
+                    for column in columns.values()
+                )
+                self._traffic.add_answer("fetch", store, sum(num_ids.values()), num_bytes)
 
         return finish
 
     def ask_here(self) -> None:
-        """Read the rows that the halo and the cache hold."""
+        """Locate the rows that the halo and the cache hold, and read their ragged columns."""
         num_ids = num_bytes = num_cached = cached_bytes = 0
         for work in self._works:
             num_rows, num_row_bytes = work.read_cached()
             num_cached += num_rows
             cached_bytes += num_row_bytes
-            if self._halo is None:
-                continue
-            cut = work.share.cut
+            cut, entity = work.share.cut, work.request.entity
             positions, rows = cut.positions[cut.halo], cut.ids[cut.halo]
-            asked = list(_asked(work, positions, rows))
-            answers = [self._halo.fetch(one) for one in asked]
-            _keep([(work, positions)] * len(asked), asked, answers)
-            num_bytes += _num_bytes(asked, answers)
+            if self._halo is None or not len(rows):
+                continue
+            self._halo.locate(entity, rows, positions, work.located)
+            ragged = self._halo.fetch_ragged(entity, work.ragged_names, rows)
+            work.take(positions, ragged)
+            row_bytes = sum(work.share.features[name].row_bytes for name in work.columns)
+            num_bytes += len(rows) * row_bytes + sum(column_bytes(column, len(rows)) for column in ragged.values())
             num_ids += len(positions)
         counts = TrafficCounts(halo_ids=num_ids, halo_bytes=num_bytes, cache_ids=num_cached, cache_bytes=cached_bytes)
         if any(counts):
@@ -250,16 +285,16 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         """Return one dict of columns per request, and hand fetched rows to the cache."""
         answers: list[dict[str, Column]] = [dict.fromkeys(request.names, NO_POSITIONS) for request in self._requests]
         for work in self._works:
-            columns: dict[str, Column] = {
-                name: work.columns[name] if feature.is_fixed_width else _stitched(work, name, feature)
-                for name, feature in work.share.features.items()
-            }
+            columns = work.merge()
             answers[work.number].update(columns)
-            if work.found is not None:
-                evicted = work.found.keep(columns, work.targets(work.fresh_positions))
-                work.found.end()
-                if evicted:
+            found = work.found
+            if found is not None and found.is_ragged:
+                if evicted := found.keep(columns, work.fresh_positions):
                     self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
+            elif found is not None:
+                found.keep_located(work.fresh_positions, work.located)
+            if found is not None:
+                found.end()
         for work in self._works:  # after all own rows are in the cache, because other threads may wait for them
             self._read_awaited(work)
         return answers
@@ -270,11 +305,10 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         if work.found is None or self._fetch_rest is None or not len(positions):
             return
         work.found.wait(slots)
-        request = replace(
-            work.request, names=tuple(work.columns), ids=np.asarray(work.request.ids)[positions], announced=None,
-            out=work.columns, positions=work.targets(positions),
-        )  # fmt: skip
-        self._fetch_rest(request)
+        ids = np.asarray(work.request.ids)[positions]
+        rest = self._fetch_rest(FetchRequest(entity=work.request.entity, names=tuple(work.columns), ids=ids))
+        for name, column in work.columns.items():
+            column[positions] = rest[name]
 
     def fail(self) -> None:
         """Let other threads fetch the rows that this request did not get."""
@@ -291,31 +325,13 @@ def _work(number: int, request: FetchRequest, share: FetchShare) -> _Work:
         for name, f in share.features.items()
         if f.is_fixed_width
     }
-    return _Work(number=number, request=request, share=share, columns=columns)
-
-
-def _asked(work: _Work, positions: IntArray, ids: IntArray) -> Iterator[FetchRequest]:
-    """Make requests for some rows of a share: one with ``out`` for fixed-width columns, one for the rest."""
-    entity, columns = work.request.entity, work.columns
-    other_names = tuple(name for name in work.share.names if name not in columns)
-    if len(ids) and columns:
-        yield FetchRequest(entity=entity, names=tuple(columns), ids=ids, out=columns, positions=work.targets(positions))
-    if len(ids) and other_names:
-        yield FetchRequest(entity=entity, names=other_names, ids=ids)
-
-
-def _keep(
-    sources: Sequence[tuple[_Work, IntArray]], asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]
-) -> None:
-    """Keep answers with ragged columns for the merge in ``result``."""
-    for (work, positions), request, columns in zip(sources, asked, answers, strict=True):
-        if request.out is None:
-            work.runs.append((positions, columns))
+    located = LocatedRows.none(share.features, len(request.ids))
+    return _Work(number=number, request=request, share=share, columns=columns, located=located)
 
 
 def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
     lengths = np.zeros(len(work.request.ids), np.int64)
-    runs = [(positions, columns[name]) for positions, columns in work.runs]
+    runs = [(positions, columns[name]) for positions, columns in work.runs if name in columns]
     for positions, column in runs:
         lengths[positions] = np.diff(column.offsets) if isinstance(column, RaggedArray) else 0
     offsets = offsets_of(lengths)
@@ -328,12 +344,3 @@ def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
             flat = np.ascontiguousarray(column.values).reshape(-1).view(word)
             scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1).view(word))
     return RaggedArray(values, offsets, feature.is_string)
-
-
-def _num_bytes(asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]) -> int:
-    """Return the bytes of the arrays in some answers."""
-    return sum(
-        column_bytes(column, len(request.ids))
-        for request, columns in zip(asked, answers, strict=True)
-        for column in columns.values()
-    )

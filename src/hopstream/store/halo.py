@@ -7,7 +7,7 @@ own keys, and answers have the edges' own ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,11 +20,11 @@ from hopstream.dataset.halo_layout import HaloArrays
 from hopstream.dataset.layout import EdgeArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
-from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
+from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, locate_rows, word_dtype
 from hopstream.kernels.halo import find_edge_rows, find_rows, number_edges
 from hopstream.kernels.memory import address_table
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
-from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest
+from hopstream.store.contract import KEY, KEY_SCHEMA, SampleReply, SampleRequest
 from hopstream.store.drawing import (
     SamplingTables,
     check_range,
@@ -33,6 +33,7 @@ from hopstream.store.drawing import (
     find_row_edges,
     sampling_tables,
 )
+from hopstream.store.located import LocatedRows
 
 
 class ColumnTable:
@@ -46,6 +47,11 @@ class ColumnTable:
         values = [c.values if isinstance(c, RaggedArray) else c for c in columns]
         self.values = address_table([None if v is None else _as_words(v, self.word) for v in values])
         self.row_offsets = address_table([None if r is None else r.offsets for r in ragged])
+
+    def locate(self, ids: IntArray, offsets: IntArray, positions: IntArray, addresses: IntArray) -> None:
+        """Write the address of the row of each checked id, of fixed width, to a position of ``addresses``."""
+        width = self.feature.row_bytes // self.word.itemsize
+        locate_rows(ids, offsets, self.values, width, self.word.itemsize, positions, addresses)
 
 
 def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:
@@ -77,7 +83,7 @@ def _edge_column(edges: EdgeArrays, entity: Entity, name: str) -> Column:
     return edges.keys
 
 
-def gather_fixed(table: ColumnTable, ids: IntArray, offsets: IntArray, out: Array | None, positions: IntArray) -> Array:
+def gather_fixed(table: ColumnTable, ids: IntArray, offsets: IntArray, out: Array | None = None) -> Array:
     """Gather rows of a column of fixed width, into ``out`` if given; see ``FetchRequest``.
 
     Args:
@@ -85,22 +91,20 @@ def gather_fixed(table: ColumnTable, ids: IntArray, offsets: IntArray, out: Arra
         ids: int64[n], checked.
         offsets: int64[num_pieces + 1], id ranges.
         out: Array to write to, or None for a new one.
-        positions: int64[n] rows of ``out`` to write, or int64[0].
 
     Raises:
-        SettingsError: ``out`` or ``positions`` do not fit.
+        SettingsError: ``out`` does not fit.
     """
     feature = table.feature
     if out is None:
         out = np.empty((len(ids), *feature.shape), feature.numpy_dtype)
     elif out.dtype != feature.numpy_dtype or out.shape[1:] != feature.shape or not out.flags.c_contiguous:
         raise SettingsError(f"out is {out.dtype}{list(out.shape)}; the column is {feature}, C-contiguous")
-    num_rows = int(positions.max()) + 1 if len(positions) else len(ids)
-    if len(out) < num_rows or (len(positions) and (len(positions) != len(ids) or int(positions.min()) < 0)):
-        raise SettingsError(f"out has {len(out)} rows for {len(ids)} ids and {len(positions)} positions")
+    if len(out) < len(ids):
+        raise SettingsError(f"out has {len(out)} rows for {len(ids)} ids")
     if feature.row_bytes and len(ids):
         words = out.reshape(len(out), -1).view(table.word)
-        gather_rows(ids, offsets, table.values, words, positions)
+        gather_rows(ids, offsets, table.values, words)
     return out
 
 
@@ -264,19 +268,15 @@ class HaloStore:
         edge_ids[is_found] = found
         return edge_ids
 
-    def fetch(self, request: FetchRequest) -> dict[str, Column]:
-        """Read columns; ids are rows, and names are among ``names``."""
-        entity, offsets = request.entity, self._column_offsets(request.entity)
-        positions = NO_POSITIONS if request.positions is None else request.positions
-        given: Mapping[str, Array] = request.out or {}
-        columns: dict[str, Column] = {}
-        for name in request.names:
-            table = self._columns[entity, name]
-            if table.feature.is_fixed_width:
-                columns[name] = gather_fixed(table, request.ids, offsets, given.get(name), positions)
-            else:
-                columns[name] = gather_ragged(table, request.ids, offsets, f"halo: {entity_label(entity)}.{name}")
-        return columns
+    def locate(self, entity: Entity, rows: IntArray, positions: IntArray, located: LocatedRows) -> None:
+        """Locate rows of columns of fixed width; see ``LocalStore.locate``."""
+        for name, addresses in located.columns():
+            self._columns[entity, name].locate(rows, self._column_offsets(entity), positions, addresses)
+
+    def fetch_ragged(self, entity: Entity, names: Sequence[str], rows: IntArray) -> dict[str, Column]:
+        """Read rows of ragged columns among ``names``."""
+        offsets, where = self._column_offsets(entity), f"halo: {entity_label(entity)}"
+        return {name: gather_ragged(self._columns[entity, name], rows, offsets, f"{where}.{name}") for name in names}
 
     def _column_offsets(self, entity: Entity) -> IntArray:
         if isinstance(entity, str):

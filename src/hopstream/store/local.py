@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
+from hopstream.buffers import BufferPool
 from hopstream.dataset.book import Entity, entity_label
 from hopstream.dataset.halo_layout import HaloArrays, open_halo
 from hopstream.dataset.layout import Dataset, PartArrays
@@ -47,6 +48,7 @@ from hopstream.store.drawing import (
     sampling_tables,
 )
 from hopstream.store.halo import ColumnTable, gather_fixed, gather_ragged, piece_columns, ragged_ranges
+from hopstream.store.located import LocatedRows
 from hopstream.store.requests import (
     check_edge_split,
     check_entity,
@@ -58,7 +60,7 @@ from hopstream.store.requests import (
 )
 
 T = TypeVar("T")
-NO_POSITIONS: IntArray = np.empty(0, np.int64)
+NO_KEYS: IntArray = np.empty(0, np.int64)
 
 
 class LocalStore(Store):
@@ -135,7 +137,7 @@ class LocalStore(Store):
         self._check_owned(f"{node_type} keys", keys, offsets)
         maps = address_table([m.ids_of_keys[node_type] if m else None for m in self._maps])
         out = np.empty((len(keys), 1), np.int64)
-        gather_rows(keys, offsets, maps, out, NO_POSITIONS)
+        gather_rows(keys, offsets, maps, out)
         self._check_found(node_type, keys, out[:, 0])
         return out[:, 0]
 
@@ -145,9 +147,7 @@ class LocalStore(Store):
         is_wrong = ~is_known
         if not self.is_whole:
             is_known[is_known] = self._is_present[self.book.parts_of(node_type, ids[is_known])]
-        found = gather_fixed(
-            self._column(node_type, KEY), ids[is_known], self.book.offsets(node_type), None, NO_POSITIONS
-        )
+        found = gather_fixed(self._column(node_type, KEY), ids[is_known], self.book.offsets(node_type))
         is_wrong[is_known] = found != keys[is_known]
         if is_wrong.any():
             row = int(np.argmax(is_wrong))
@@ -166,7 +166,7 @@ class LocalStore(Store):
         self._check_open()
         ids, offsets = np.full(len(keys), -1, np.int64), self.book.offsets(node_type)
         for part, start in zip(self._maps, offsets, strict=False):
-            own_keys = NO_POSITIONS if part is None else part.node_keys[node_type]
+            own_keys = NO_KEYS if part is None else part.node_keys[node_type]
             if len(own_keys):
                 rows = np.searchsorted(own_keys, keys).clip(max=len(own_keys) - 1)
                 is_own = own_keys[rows] == keys
@@ -212,7 +212,7 @@ class LocalStore(Store):
 
         def gather(columns: Sequence[IntArray | None]) -> IntArray:
             out = np.empty((len(keys), 1), np.int64)
-            gather_rows(keys, offsets, address_table(columns), out, NO_POSITIONS)
+            gather_rows(keys, offsets, address_table(columns), out)
             return out[:, 0]
 
         ends = {
@@ -360,20 +360,35 @@ class LocalStore(Store):
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
         check_entity(self, request.entity)
         ids, offsets = self.check_ids(request.entity, request.ids), self.book.offsets(request.entity)
-        positions = NO_POSITIONS if request.positions is None else request.positions
         given: Mapping[str, Array] = request.out or {}
         columns: dict[str, Column] = {}
         for name in request.names:
             table = self._column(request.entity, name)
             if table.feature.is_fixed_width:
-                out = given.get(name)
-                columns[name] = gather_fixed(table, ids, offsets, out, positions)
+                columns[name] = gather_fixed(table, ids, offsets, given.get(name))
             else:
                 columns[name] = gather_ragged(table, ids, offsets, f"{entity_label(request.entity)}.{name}")
         return columns
 
-    def reader(self, request: FetchRequest) -> Callable[[slice], list[Array]]:
-        """Prepare to read columns of fixed width in ranges of rows, into new arrays; ids are checked once.
+    def locate(self, entity: Entity, ids: IntArray, positions: IntArray, located: LocatedRows) -> None:
+        """Locate rows in mapped files; the addresses are valid while the store is alive.
+
+        Args:
+            entity: A node type, or an (edge type, direction).
+            ids: int64[n].
+            positions: int64[n], places of the ids in ``located``.
+            located: Receives the addresses.
+
+        Raises:
+            UnknownNameError: The dataset has no such type or feature.
+            IdRangeError: An id is out of range, or of a part that is not mapped.
+        """
+        ids, offsets = self.check_ids(entity, ids), self.book.offsets(entity)
+        for name, addresses in located.columns():
+            self._column(entity, name).locate(ids, offsets, positions, addresses)
+
+    def reader(self, request: FetchRequest, buffers: BufferPool) -> Callable[[slice], list[Array]]:
+        """Prepare to read ranges of rows of fixed width into arrays of ``buffers``; ids are checked once.
 
         Raises:
             UnknownNameError: The dataset has no such type or feature.
@@ -388,10 +403,10 @@ class LocalStore(Store):
             some = ids[rows]
             arrays: list[Array] = []
             for table, (shape, dtype, row_bytes) in zip(tables, shapes, strict=True):
-                out = np.empty((len(some), *shape), dtype)
+                out = buffers.take((len(some), *shape), dtype)
                 if row_bytes:
                     words = out.reshape(len(out), -1).view(table.word)
-                    gather_rows(some, offsets, table.values, words, NO_POSITIONS)
+                    gather_rows(some, offsets, table.values, words)
                 arrays.append(out)
             return arrays
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
+from hopstream.buffers import BufferPool
 from hopstream.dataset.book import ends_of, entity_label
 from hopstream.errors import StoreTimeout
 from hopstream.schema import Direction, EdgeType, type_label
@@ -40,6 +41,8 @@ from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
 
 T = TypeVar("T")
+IDLE_BYTES = 32 << 20
+"""Most memory that is kept for the next answers."""
 Steps = Generator[None, None, T]
 """Generator of an operation: yields after each request sent, returns the result."""
 
@@ -95,6 +98,7 @@ class RemoteStore(Store):
         self.timeout_s = settings.timeout_s
         self._connection = Connection(Location.parse(location), settings.security)
         self._is_patient, self._is_checked = True, False
+        self._buffers = BufferPool(IDLE_BYTES)
         try:
             self.ask_facts(settings.timeout_s, facts)
         except BaseException:
@@ -178,7 +182,7 @@ class RemoteStore(Store):
     def _fetch(self, requests: Sequence[FetchRequest]) -> Steps[list[dict[str, Column]]]:
         for request in () if self._is_checked else requests:
             check_fetch_request(self, request)
-        reader = FetchReader(self, requests)
+        reader = FetchReader(self, requests, self._buffers)
         ends = time.monotonic() + self.timeout_s
         for pieces in self._calls([len(request.ids) if request.names else 0 for request in requests]):
             reader.expect(pieces)

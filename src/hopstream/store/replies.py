@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, is_within, offsets_of
+from hopstream.buffers import BufferPool
 from hopstream.dataset.book import ends_of
 from hopstream.errors import FormatError
-from hopstream.kernels.stitch import scatter_rows
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.requests import column_feature, neighbor_dtype
 from hopstream.store.wire import Piece, Run
-from hopstream.transport.messages import ArraySpec, Frame, dtype_name, empty_arrays, padded
+from hopstream.transport.messages import ArraySpec, Frame, dtype_name, empty_arrays
 
 
 class PieceReader(ABC):
@@ -208,42 +208,32 @@ class SampleReader(PieceReader):
 class FetchReader(PieceReader):
     """Reader of an answer to ``fetch``; it reads rows of fixed width directly to their destination."""
 
-    def __init__(self, store: Store, requests: Sequence[FetchRequest]) -> None:
-        """Expect an answer to these requests, and allocate columns without ``out``."""
+    def __init__(self, store: Store, requests: Sequence[FetchRequest], buffers: BufferPool) -> None:
+        """Expect an answer to these requests; ``buffers`` allocates columns without ``out``."""
         super().__init__([len(request.ids) if request.names else 0 for request in requests])
-        self._requests = requests
         self._features = [{name: column_feature(store, r.entity, name) for name in r.names} for r in requests]
         self._columns = [
-            {name: _target(feature, name, request) for name, feature in features.items() if feature.is_fixed_width}
+            {
+                name: _target(feature, name, request, buffers)
+                for name, feature in features.items()
+                if feature.is_fixed_width
+            }
             for request, features in zip(requests, self._features, strict=True)
         ]
-        self._memory = np.empty(0, np.uint8)
         self._runs: list[dict[str, list[tuple[IntArray, Array]]]] = [
             {name: [] for name, feature in features.items() if not feature.is_fixed_width}
             for features in self._features
         ]
 
     def arrays_for(self, pieces: Sequence[Piece], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """Return slices of the columns if ``positions`` is None; else buffers that are reused for every frame."""
+        """Return slices of the columns if all columns of all pieces have a fixed width."""
         wanted = [(piece, name, f) for piece in pieces for name, f in self._features[piece.request].items()]
         if len(wanted) != len(specs) or not all(f.is_fixed_width for _, _, f in wanted):
             return empty_arrays(specs)
-        arrays: list[Array] = []
-        position = 0
-        for (piece, name, feature), (dtype, shape) in zip(wanted, specs, strict=True):
-            rows = self._columns[piece.request][name]
+        for (piece, _, feature), (dtype, shape) in zip(wanted, specs, strict=True):
             if dtype != feature.numpy_dtype or shape != (piece.num_rows, *feature.shape):
                 return empty_arrays(specs)  # ``take`` will refuse them
-            if self._requests[piece.request].positions is None:
-                arrays.append(rows[piece.rows])
-                continue
-            size = piece.num_rows * feature.row_bytes
-            if position + size > len(self._memory):
-                self._memory = np.empty(max(2 * len(self._memory), padded(size)), np.uint8)
-                position = 0
-            arrays.append(self._memory[position : position + size].view(dtype).reshape(shape))
-            position += padded(size)
-        return arrays
+        return [self._columns[piece.request][name][piece.rows] for piece, name, _ in wanted]
 
     def take(self, frame: Frame) -> None:
         """Check a frame and store its rows."""
@@ -265,12 +255,8 @@ class FetchReader(PieceReader):
     def _place(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
         rows = self.array((feature.numpy_dtype.name,), (piece.num_rows, *feature.shape))
         out = self._columns[piece.request][name]
-        positions = self._requests[piece.request].positions
-        if positions is None:
-            if _address(rows) != _address(out[piece.rows]):
-                out[piece.rows] = rows
-        elif feature.row_bytes:
-            scatter_rows(_as_bytes(rows, feature), positions[piece.rows], _as_bytes(out, feature))
+        if _address(rows) != _address(out[piece.rows]):
+            out[piece.rows] = rows
 
     def _keep_run(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
         lengths = self.array(("int64",), (piece.num_rows,))
@@ -349,18 +335,14 @@ class SplitReader:
         return keys
 
 
-def _target(feature: FeatureSchema, name: str, request: FetchRequest) -> Array:
+def _target(feature: FeatureSchema, name: str, request: FetchRequest, buffers: BufferPool) -> Array:
     given: Mapping[str, Array] = request.out or {}
-    return given[name] if name in given else np.empty((len(request.ids), *feature.shape), feature.numpy_dtype)
+    return given[name] if name in given else buffers.take((len(request.ids), *feature.shape), feature.numpy_dtype)
 
 
 def _address(array: Array) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
-
-
-def _as_bytes(rows: Array, feature: FeatureSchema) -> Array:
-    return rows.reshape(-1).view(np.uint8).reshape(len(rows), feature.row_bytes)
 
 
 def _check_range(what: str, ids: Array, stop: int, first: int = 0) -> None:

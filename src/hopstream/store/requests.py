@@ -245,16 +245,14 @@ def check_fetch_request(store: Store, request: FetchRequest) -> None:
 
     Raises:
         UnknownNameError: The dataset has no such type, direction or feature.
-        SettingsError: ``out`` or ``positions`` do not fit the columns.
+        SettingsError: ``out`` does not fit the columns.
         IdRangeError: An id is outside the range of its type.
     """
     given = request.out or {}
     for name in request.names:
         feature = column_feature(store, request.entity, name)
-        if request.positions is not None and name not in given:
-            raise SettingsError(f"positions were given without out[{name!r}]; they need an array for every name")
         if name in given:
-            _check_out(name, feature, given[name], request)
+            _check_out(name, feature, given[name], len(request.ids))
     check_entity(store, request.entity)
     store.book.check_ids(request.entity, request.ids)
 
@@ -310,18 +308,10 @@ def _check_candidates(node_type: str, candidates: IntArray, num_ids: int, *, has
     _check_range(f"candidates, {node_type} ids,", ids, num_ids)
 
 
-def _check_out(name: str, feature: FeatureSchema, out: Array, request: FetchRequest) -> None:
+def _check_out(name: str, feature: FeatureSchema, out: Array, num_rows: int) -> None:
     if not feature.is_fixed_width:
         raise SettingsError(f"out[{name!r}] was given; the column is {feature}, whose rows differ in length")
     if out.dtype != feature.numpy_dtype or out.shape[1:] != feature.shape or not out.flags.c_contiguous:
         raise SettingsError(f"out[{name!r}] is {out.dtype}{list(out.shape)}; the column is {feature}, C-contiguous")
-    positions = request.positions
-    if positions is not None and len(positions) != len(request.ids):
-        raise SettingsError(f"{len(positions)} positions were given for {len(request.ids)} ids")
-    num_rows = len(request.ids)
-    if positions is not None and num_rows:
-        if int(positions.min()) < 0:
-            raise SettingsError(f"positions hold {int(positions.min())}; they are rows of out[{name!r}]")
-        num_rows = int(positions.max()) + 1
     if len(out) < num_rows:
         raise SettingsError(f"out[{name!r}] has {len(out)} rows; the request writes {num_rows}")

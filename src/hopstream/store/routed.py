@@ -140,9 +140,9 @@ class RoutedStore(Store):
         stitch = FetchStitch(self._planner, requests, self._traffic, self._fetch_rest)
         return self._start(stitch, lambda: describe_fetch(requests))
 
-    def _fetch_rest(self, request: FetchRequest) -> None:
+    def _fetch_rest(self, request: FetchRequest) -> dict[str, Column]:
         stitch = FetchStitch(self._planner, [request], self._traffic)
-        self._answer(stitch, lambda: describe_fetch([request]))
+        return self._answer(stitch, lambda: describe_fetch([request]))[0]
 
     def announce_fetch(self, requests: Sequence[FetchRequest]) -> list[Any]:
         """Announce rows to the cache; see ``Store.announce_fetch``."""

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Entity
 from hopstream.engine.machine import this_machine
+from hopstream.kernels.gather import locate_rows
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.row_cache import (
     BEING_FILLED,
@@ -56,6 +57,7 @@ from hopstream.kernels.row_cache import (
 )
 from hopstream.schema import FeatureSchema
 from hopstream.store.halo import NO_POSITIONS
+from hopstream.store.located import LocatedRows, Target
 
 SHARE_OF_FREE = 8
 """Default bound: free memory divided by this number."""
@@ -175,6 +177,8 @@ class _Rows:
         self._columns, self.slot_bytes = columns, slot_bytes
         self._ragged = _ragged_names(columns)
         self.slot_cost = slot_bytes + RAGGED_SLOT_BYTES if self._ragged else row_cost(columns)
+        sizes = [0 if name in self._ragged else feature.row_bytes for name, feature in columns.items()]
+        self._places = dict(zip(columns, np.cumsum([0, *sizes]).tolist(), strict=False))
         num_slots = min(MAX_SLOTS, max(1, max_bytes // self.slot_cost))
         # The system commits a page of these arrays when it is first written, so unused slots take no memory.
         self._arena = np.empty((num_slots, slot_bytes), np.uint8)
@@ -243,6 +247,19 @@ class _Rows:
             found[name] = RaggedArray(values, offsets, feature.is_string)
         self._copy(slots, True, self._spans(lengths, {**out, **found}, targets, np.arange(len(slots))))
         return found
+
+    def locate(self, slots: IntArray, positions: IntArray, located: LocatedRows) -> None:
+        """Locate pinned rows, of a table without ragged columns; see ``LocalStore.locate``."""
+        offsets, base = np.array([0, len(self._arena)]), self._arena.ctypes.data
+        for name, addresses in located.columns():
+            table = np.array([[base + self._places[name], self._arena.size]])
+            locate_rows(slots, offsets, table, self.slot_bytes, 1, positions, addresses)
+
+    def write_located(self, slots: IntArray, positions: IntArray, located: LocatedRows) -> None:
+        """Copy rows to slots that are being filled, of a table without ragged columns."""
+        base, (num_slots, slot_bytes) = self._arena.ctypes.data, self._arena.shape
+        out = [Target(base + self._places[name], slot_bytes, num_slots) for name in located.names]
+        located.copy(located.addresses[:, positions], slots, out)
 
     def spans(self, source: Mapping[str, Column], rows: IntArray) -> _Spans:
         """Locate rows ``rows`` of columns that will be written to slots."""
@@ -358,11 +375,22 @@ class Found:
         self.slots, self.num_evicted = slots, num_evicted
         (self.fresh_at,) = np.nonzero(fresh >= 0)
         self._fresh = fresh[self.fresh_at]
-        self.row_bytes = table.row_bytes
+        self.row_bytes, self.is_ragged = table.row_bytes, table.is_ragged
 
     def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> dict[str, Column]:
         """Copy found rows: fixed width to rows ``targets`` of ``out``, ragged columns to new arrays."""
         return self._rows.read(slots, out, targets)
+
+    def locate(self, slots: IntArray, positions: IntArray, located: LocatedRows) -> None:
+        """Locate found rows; see ``LocalStore.locate``."""
+        self._rows.locate(slots, positions, located)
+
+    def keep_located(self, positions: IntArray, located: LocatedRows) -> None:
+        """Keep the fetched rows of ``fresh_at``, which are at ``positions`` of ``located``."""
+        if len(positions):
+            self._rows.write_located(self._fresh, positions, located)
+            held, self._fresh = self._fresh, NO_POSITIONS
+            self._cache.settle(self._rows, held)
 
     def keep(self, columns: Mapping[str, Column], rows: IntArray) -> int:
         """Keep the fetched rows of ``fresh_at``, which are rows ``rows`` of ``columns``.

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hopstream.arrays import Array
+from hopstream.buffers import Buffers
 from hopstream.checks import check_seconds
 from hopstream.errors import (
     ChannelLost,
@@ -32,7 +33,7 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
+from hopstream.load.batch import MiniBatch, SampledBatch
 from hopstream.load.service import BatchService, BatchSession, Recipe
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
 from hopstream.store.settings import StoreSettings, check_store_settings

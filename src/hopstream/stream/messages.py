@@ -19,9 +19,10 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
+from hopstream.buffers import Buffers
 from hopstream.dataset.settings import TimeUnit
 from hopstream.errors import FormatError, HopstreamError, SettingsError
-from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
+from hopstream.load.batch import MiniBatch, SampledBatch
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES, Direction

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
+from hopstream.buffers import BufferPool
 from hopstream.errors import (
     AccessDenied,
     ChannelLost,
@@ -29,7 +30,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.load.ablp import ABLPLoader
-from hopstream.load.batch import BatchMaker, BufferPool
+from hopstream.load.batch import BatchMaker
 from hopstream.load.clusters import ClusterLoader
 from hopstream.load.epochs import Maker
 from hopstream.load.hgt import HGTLoader

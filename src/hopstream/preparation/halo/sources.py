@@ -141,7 +141,6 @@ def chunks_of(rows: Rows) -> Iterator[IntArray]:
 
 CHUNK_BYTES = 8 << 20
 """Bytes of a column that are copied at a time, unless one row is larger."""
-NO_POSITIONS: IntArray = np.empty(0, np.int64)
 
 
 class Values:
@@ -257,7 +256,7 @@ class Parts:
                 num_rows = min(step, len(ids) - start)
                 words: NDArray[Any] = np.empty((num_rows, values.width), values.word)
                 if words.size:
-                    gather_rows(ids[start : start + step], offsets, values.table, words, NO_POSITIONS)
+                    gather_rows(ids[start : start + step], offsets, values.table, words)
                 yield values.as_items(words, num_rows)
 
     def mark(self, entity: tuple[EdgeType, Direction], ids: IntArray, marks: NDArray[np.uint64]) -> None:
