@@ -54,6 +54,11 @@ class FakeJob:
         self._work(epoch, step)
         return message_of(epoch, step)
 
+    def together(self, epoch: int, steps: list[int]) -> list[Frame]:
+        for step in steps:
+            self._work(epoch, step)
+        return [message_of(epoch, step) for step in steps]
+
 
 def no_work(epoch: int, step: int) -> None:
     """Do nothing, in no time."""
@@ -102,6 +107,7 @@ def add(
     first: int = 0,
     stride: int = 1,
     credit: int = 4,
+    group: int = 1,
 ) -> SampledChannel:
     """A channel of fake jobs; by default all batches of the epoch are its own."""
     share = Share(first=first, stride=stride, num_steps=num_steps)
@@ -111,6 +117,7 @@ def add(
         f"rank {channel_id}",
         share,
         credit=credit,
+        group=group,
         loader="NeighborLoader",
         worker=f"rank {channel_id}",
         new_job=lambda: FakeJob(work),

@@ -267,6 +267,77 @@ class TestCredit:
             assert waiting_in(scheduler, 1) == 2
 
 
+class Recording:
+    """Work that records its batches, and fails for one of them if it is not alone."""
+
+    def __init__(self, failing: int = -1) -> None:
+        self.steps: list[int] = []
+        self._failing = failing
+
+    def __call__(self, epoch: int, step: int) -> None:
+        self.steps.append(step)
+        if step == self._failing:
+            raise ZeroDivisionError("by nothing")
+
+
+class TestGroups:
+    def test_batches_are_made_together_once_some_were_fetched(self, monkeypatch: pytest.MonkeyPatch):
+        groups: list[list[int]] = []
+        together = FakeJob.together
+        monkeypatch.setattr(FakeJob, "together", lambda *asked: groups.append(asked[2]) or together(*asked))
+        with scheduling() as scheduler:
+            add(scheduler, 1, num_steps=17, credit=8, group=4)
+            scheduler.begin(1, 0, 0, 0)
+            assert waiting_in(scheduler, 1) == 8
+            assert not groups, "the first batches do not wait for each other"
+            for step in range(17):
+                assert fetch(scheduler, 1) == (0, step)
+                settle(scheduler)
+            assert fetch(scheduler, 1) is None
+            assert scheduler.describe(1)[0]["num_made"] == 17
+        assert groups == [[8, 9, 10, 11], [12, 13, 14, 15]]
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_a_failing_batch_of_a_group_fails_alone(self, threads):
+        with scheduling(threads=threads) as scheduler:
+            add(scheduler, 1, Recording(failing=6), num_steps=12, credit=8, group=4)
+            scheduler.begin(1, 0, 0, 0)
+            for step in range(12):
+                if step == 6:
+                    with pytest.raises(RemoteError, match="ZeroDivisionError: by nothing"):
+                        fetch(scheduler, 1)
+                else:
+                    assert fetch(scheduler, 1) == (0, step)
+            assert scheduler.describe(1)[0]["num_failed"] == 1
+
+    def test_an_unreachable_server_fails_the_whole_group_at_once(self):
+        def wait_in_vain(epoch: int, step: int) -> None:
+            if step >= 4:
+                tried.append(step)
+                raise StoreTimeout("no answer")
+
+        tried: list[int] = []
+        with scheduling() as scheduler:
+            add(scheduler, 1, wait_in_vain, num_steps=8, credit=8, group=4)
+            scheduler.begin(1, 0, 0, 0)
+            assert [fetch(scheduler, 1, step) for step in range(4)] == [(0, step) for step in range(4)]
+            for step in range(4, 8):
+                with pytest.raises(StoreTimeout, match="no answer"):
+                    fetch(scheduler, 1, step)
+        assert len(tried) <= 4
+
+    def test_a_group_fits_the_memory_for_batches(self):
+        with scheduling(memory_bytes=64 << 20) as scheduler:
+            channel = add(scheduler, 1, num_steps=40, credit=16, group=4)
+            scheduler.begin(1, 0, 0, 0)
+            assert [fetch(scheduler, 1) for _ in range(5)] == [(0, step) for step in range(5)]
+            with scheduler._lock:
+                limit = scheduler._limits.batch_bytes
+                assert limit is not None
+                channel.batch_bytes = limit // 5
+                assert scheduler._group_size(channel) == 2
+
+
 class TestSkipping:
     """Batches that a consumer got from other servers are not kept for it."""
 

@@ -44,6 +44,10 @@ class Crashes:
         with self._lock:
             self._num_left[channel_id, epoch, step] = times
 
+    def is_planned(self, channel_id: int, epoch: int, step: int) -> bool:
+        with self._lock:
+            return self._num_left.get((channel_id, epoch, step), 0) > 0
+
     def strike(self, channel_id: int, epoch: int, step: int) -> None:
         with self._lock:
             num_left = self._num_left.get((channel_id, epoch, step), 0)
@@ -95,6 +99,12 @@ class Job:
         self._crashes.strike(self._channel_id, epoch, step)
         return message_of(self._channel_id * EPOCHS + epoch, step)
 
+    def together(self, epoch: int, steps: list[int]) -> list[Frame]:
+        self._gate(epoch, steps[0])
+        if any(self._crashes.is_planned(self._channel_id, epoch, step) for step in steps):
+            raise CrashError("one of the batches would crash")
+        return [message_of(self._channel_id * EPOCHS + epoch, step) for step in steps]
+
 
 class ClientsOfAScheduler(RuleBasedStateMachine):
     """Two clients, two sampling threads, and room for four batches before channels stop hoarding."""
@@ -124,12 +134,13 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
             Share, first=st.integers(0, 3), stride=st.integers(1, 3), num_steps=st.integers(0, MAX_STEPS)
         ),
         credit=st.integers(1, 4),
+        group=st.sampled_from([1, 2, 4]),
     )  # fmt: skip
-    def register(self, client: int, share: Share, credit: int) -> Model:
+    def register(self, client: int, share: Share, credit: int, group: int) -> Model:
         channel_id = len(self.models) + 1
         channel = self.scheduler.add(
             channel_id, client, f"client {client}", share,
-            credit=credit, new_job=lambda: Job(channel_id, self.gate, self.crashes),
+            credit=credit, group=group, new_job=lambda: Job(channel_id, self.gate, self.crashes),
         )  # fmt: skip
         self.models.append(Model(client, channel))
         return self.models[-1]
@@ -207,9 +218,8 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
             is_full = totals["num_buffered_bytes"] > 4 * MESSAGE_BYTES
             num_waiting = known["num_waiting"]
             assert isinstance(num_waiting, int)
-            assert (
-                model.epoch < 0 or known["is_epoch_done"] or num_waiting >= (1 if is_full else model.channel.credit)
-            ), known
+            num_least = 1 if is_full else model.channel.credit + 1 - model.channel.num_together
+            assert model.epoch < 0 or known["is_epoch_done"] or num_waiting >= num_least, known
 
     @rule(model=channels, epoch=st.integers(0, 3), step=STEPS, times=st.integers(1, 2))
     def crash(self, model: Model, epoch: int, step: int, times: int) -> None:
@@ -277,7 +287,9 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
                 assert channel.has_work(may_hoard=True) == (channel_id in self.scheduler._runnable)
                 assert channel.num_sending == 0
             assert set(self.scheduler._runnable) <= set(there)
-            under_way = {(one.channel.channel_id, one.step) for one in self.scheduler._claims if one.is_needed}
+            under_way = {
+                (one.channel.channel_id, step) for one in self.scheduler._claims if one.is_needed for step in one.steps
+            }
             assert under_way == {(one.channel_id, step) for one in there.values() for step in one.in_flight}
 
     @invariant()

@@ -487,12 +487,15 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         """Sample one batch without fetching its columns; another process may fetch them."""
         return self._sample(epoch, [self._start(epoch, step)])[0]
 
+    def sampled_together(self, epoch: int, steps: Sequence[int]) -> list[SampledBatch]:
+        """Sample several batches as ``sampled`` does, with one call of the store per hop for all of them."""
+        self._reader.look_up([keys for step in steps if (keys := self._seed_keys(epoch, step))])
+        return self._sample(epoch, [self._start(epoch, step) for step in steps])
+
     def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
         if len(steps) > 1:
             try:
-                self._reader.look_up([keys for step in steps if (keys := self._seed_keys(epoch, step))])
-                batches = self._sample(epoch, [self._start(epoch, step) for step in steps])
-                return [self._reader.announce(batch) for batch in batches]
+                return [self._reader.announce(batch) for batch in self.sampled_together(epoch, steps)]
             except ServerBusy:
                 LOG.debug("batches %s are sampled one by one: a server has no room for all", steps, exc_info=True)
             except (StoreTimeout, StoreUnavailable) as error:  # each batch would wait for the same server

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +29,10 @@ class MessageMaker(Protocol):
 
     def __call__(self, epoch: int, step: int) -> Frame:
         """Make one batch; a failure is also a message."""
+        ...
+
+    def together(self, epoch: int, steps: Sequence[int]) -> list[Frame]:
+        """Make several batches; called only for a channel whose ``group`` is larger than one."""
         ...
 
 
@@ -124,6 +128,7 @@ class SampledChannel:
         loader: Class name of the loader that makes the batches.
         share: Batches that are made ahead.
         credit: Largest number of batches that are being made or wait.
+        group: Number of batches that one thread makes together, once it is not the epoch's first.
         max_bytes: Bytes of waiting messages above which no batch is made ahead.
         new_job: Constructor of makers; called once per thread that works for the channel.
         arrived: Condition that wakes calls waiting for a batch.
@@ -164,6 +169,7 @@ class SampledChannel:
     input_bytes: int = 0
     payer: str = ""
     loader: str = ""
+    group: int = 1
     max_bytes: float = math.inf
     turn: int = -1
     epoch: int = -1
@@ -223,9 +229,12 @@ class SampledChannel:
             return False
         if self.asked:
             return True
-        may_hoard = may_hoard and self.num_buffered_bytes < self.max_bytes
+        if self._next_ahead() is None:
+            return False
         num_held = len(self.done) + len(self.in_flight)
-        return self._next_ahead() is not None and num_held < (self.credit if may_hoard else 1)
+        if not may_hoard or self.num_buffered_bytes >= self.max_bytes:
+            return num_held < 1
+        return num_held + self.num_together <= self.credit
 
     def take_work(self) -> int:
         """Take the next batch to make, and mark it in flight; there must be one."""
@@ -239,6 +248,19 @@ class SampledChannel:
             self.cursor = step + self.share.stride
         self.in_flight.add(step)
         return step
+
+    def take_group(self, most: int) -> list[int]:
+        """Take the next batch to make, and the others to make with it, ``most`` at most."""
+        most = min(most, self.num_together, self.credit - len(self.done) - len(self.in_flight))
+        steps = [self.take_work()]
+        while len(steps) < most and (self.asked or self._next_ahead() is not None):
+            steps.append(self.take_work())
+        return steps
+
+    @property
+    def num_together(self) -> int:
+        """Number of batches to make together; the first ones of an epoch do not wait for many others."""
+        return max(1, min(self.group, 1 + self.num_epoch_fetched, self.credit // 2))
 
     def put_back(self, step: int) -> None:
         """Schedule a batch again that was dropped or could not be made; a requested batch comes first."""

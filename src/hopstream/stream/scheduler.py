@@ -53,7 +53,7 @@ MAX_CALLS = 256
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class _Claim:
-    """Batch that a thread has started to make; without a job the thread makes a job first.
+    """Batches that a thread has started to make; without a job the thread makes a job first.
 
     With ``is_alone`` the batch may need all memory, so no other batch starts meanwhile. ``taken_bytes`` are the bytes
     of messages at its start, and ``in_the_way`` refers to what held memory then.
@@ -61,7 +61,7 @@ class _Claim:
 
     channel: SampledChannel
     iteration: tuple[int, int]
-    step: int
+    steps: list[int]
     job: MessageMaker | None
     paid_s: float
     since_s: float
@@ -463,9 +463,10 @@ class Scheduler:
             outcome = _make(claimed)
             took_s = self._clock() - claimed.since_s
             made = self._wait_for_memory(claimed, outcome, took_s) if isinstance(outcome, NoRoomError) else outcome
-            if made is not None:
-                if (on_made := self.on_made) is not None:
-                    _tell(on_made, took_s)
+            if (on_made := self.on_made) is not None:
+                for _ in range(len(made)):
+                    _tell(on_made, took_s / len(made))
+            if made:
                 self._put(claimed, made, took_s)
             del outcome, made, claimed  # free their memory while this thread waits
 
@@ -477,24 +478,32 @@ class Scheduler:
                     return None
                 self._work.wait()
             self._clock_s = max(self._clock_s, channel.virtual_s)
-            channel.virtual_s += channel.cost_s  # paid in advance, so that other threads choose other channels
             claim = self._new_claim(channel)
+            channel.virtual_s += claim.paid_s  # paid in advance, so that other threads choose other channels
             self._claims.add(claim)
             self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # last among equals
             self._update(channel)
             return claim
 
     def _new_claim(self, channel: SampledChannel) -> _Claim:
-        """Claim a channel's next batch; called with the lock."""
+        """Claim a channel's next batches; called with the lock."""
         limit, needed = self._limits.batch_bytes, self._needed_bytes(channel)
         is_alone = limit is not None and (channel.needs_all or self._taken_bytes + self._making_bytes + needed > limit)
         channel.wait.num_overtaken, channel.wait.held_since_s = 0, None
+        steps = channel.take_group(1 if is_alone or not self._may_hoard else self._group_size(channel))
         return _Claim(
-            channel=channel, iteration=channel.iteration, step=channel.take_work(),
-            job=channel.idle_jobs.pop() if channel.idle_jobs else None, paid_s=channel.cost_s, since_s=self._clock(),
-            reserved_bytes=needed, is_alone=is_alone, taken_bytes=self._taken_bytes,
-            in_the_way=self._in_the_way() if is_alone else [],
+            channel=channel, iteration=channel.iteration, steps=steps,
+            job=channel.idle_jobs.pop() if channel.idle_jobs else None, paid_s=channel.cost_s * len(steps),
+            since_s=self._clock(), reserved_bytes=needed * len(steps), is_alone=is_alone,
+            taken_bytes=self._taken_bytes, in_the_way=self._in_the_way() if is_alone else [],
         )  # fmt: skip
+
+    def _group_size(self, channel: SampledChannel) -> int:
+        """Return the number of batches that fit the memory together; called with the lock."""
+        if self._limits.batch_bytes is None:
+            return channel.group
+        free_bytes = self._limits.batch_bytes - self._taken_bytes - self._making_bytes
+        return free_bytes // max(1, self._needed_bytes(channel))
 
     def _next_channel(self) -> SampledChannel | None:
         """Return the channel whose turn it is, or None; called with the lock."""
@@ -608,8 +617,8 @@ class Scheduler:
                     channel.put_back(step)
                 self._update(channel)
 
-    def _wait_for_memory(self, claim: _Claim, error: NoRoomError, took_s: float) -> Made | None:
-        """Schedule a batch again that found no room; return an error message if it can never fit.
+    def _wait_for_memory(self, claim: _Claim, error: NoRoomError, took_s: float) -> list[Made]:
+        """Schedule batches again that found no room; return an error message if a batch can never fit.
 
         A batch can never fit if it fails twice while no message takes memory. One failure is not enough: a message that
         has just left the server may hold its memory for a moment.
@@ -618,7 +627,7 @@ class Scheduler:
         with self._lock:
             wait = channel.wait
             if claim.is_needed and claim.is_alone and not claim.taken_bytes and wait.has_failed_alone:
-                return Made(_failure(self._never_fits(claim, error)), has_failed=True)
+                return [Made(_failure(self._never_fits(claim, error)), has_failed=True)]
             self._claims.discard(claim)
             channel.virtual_s += max(0.0, took_s - claim.paid_s)
             channel.stats.sampling_s += took_s
@@ -628,16 +637,17 @@ class Scheduler:
                     wait.has_failed_alone |= not claim.taken_bytes
                     if claim.taken_bytes < wait.taken_bytes:
                         wait.taken_bytes, wait.in_the_way = claim.taken_bytes, claim.in_the_way
-                channel.put_back(claim.step)
+                for step in reversed(claim.steps):
+                    channel.put_back(step)
                 channel.arrived.notify_all()  # waiting calls request the batch again
                 self._update(channel)
             self._let_go_on()
-            return None
+            return []
 
     def _never_fits(self, claim: _Claim, error: NoRoomError) -> SettingsError:
         return SettingsError(
-            f"batch {claim.step} of epoch {claim.iteration[1]} does not fit into the {self._limits.batch_bytes} bytes "
-            f"that --memory-bytes leaves to batches: {error}; make batches smaller, or raise --memory-bytes"
+            f"batch {claim.steps[0]} of epoch {claim.iteration[1]} does not fit into the {self._limits.batch_bytes} "
+            f"bytes that --memory-bytes leaves to batches: {error}; make batches smaller, or raise --memory-bytes"
         )
 
     def _able(self) -> list[SampledChannel]:
@@ -645,27 +655,29 @@ class Scheduler:
         may_hoard = self._may_hoard
         return [channel for channel in self._runnable.values() if channel.has_work(may_hoard=may_hoard)]
 
-    def _put(self, claim: _Claim, made: Made, took_s: float) -> None:
-        """Store a finished batch and wake the calls that wait for it."""
+    def _put(self, claim: _Claim, made: list[Made], took_s: float) -> None:
+        """Store finished batches and wake the calls that wait for them."""
         channel = claim.channel
         with self._lock:
             self._claims.discard(claim)
             channel.virtual_s += took_s - claim.paid_s
-            channel.charge(took_s)
+            for one in made:
+                channel.charge(took_s / len(made))
+                channel.batch_bytes = max(channel.batch_bytes, one.num_bytes)
+                self._largest_bytes = max(self._largest_bytes, one.num_bytes)
+                channel.stats.num_failed += one.has_failed
             channel.end_wait()
-            channel.batch_bytes = max(channel.batch_bytes, made.num_bytes)
-            self._largest_bytes = max(self._largest_bytes, made.num_bytes)
-            channel.stats.num_failed += made.has_failed
             if channel.is_destroyed:
                 return
-            if claim.job is not None and not made.has_failed:
+            if claim.job is not None and not any(one.has_failed for one in made):
                 channel.idle_jobs.append(claim.job)
             if claim.iteration == channel.iteration:
-                channel.in_flight.discard(claim.step)
-                channel.done[claim.step] = made
-                if claim.step in channel.late:
-                    channel.late[claim.step] = self._clock()
-                self._buffered_bytes += made.num_bytes
+                for step, one in zip(claim.steps, made, strict=True):
+                    channel.in_flight.discard(step)
+                    channel.done[step] = one
+                    if step in channel.late:
+                        channel.late[step] = self._clock()
+                    self._buffered_bytes += one.num_bytes
                 self._drop_forgotten(channel)
                 channel.arrived.notify_all()
             self._update(channel)
@@ -730,7 +742,7 @@ class Scheduler:
         for claim, is_needed in new:
             LOG.warning(
                 "batch %d of epoch %d of channel %d (%s, %s)%s is not done after %g s; its stage: %s",
-                claim.step, claim.iteration[1], claim.channel.number, claim.channel.loader, claim.channel.worker,
+                claim.steps[0], claim.iteration[1], claim.channel.number, claim.channel.loader, claim.channel.worker,
                 "" if is_needed else ", which is not needed any more,", self._limits.slow_s, claim.stage,
             )  # fmt: skip
 
@@ -743,17 +755,36 @@ def _tell(listener: Callable[..., None], *news: object) -> None:
         LOG.exception("%r failed; the thread that called it continues", listener)
 
 
-def _make(claim: _Claim) -> Made | NoRoomError:
-    """Make a batch without the lock; errors become messages, except lack of memory."""
+def _make(claim: _Claim) -> list[Made] | NoRoomError:
+    """Make batches without the lock; errors become messages, except lack of memory."""
+    if len(claim.steps) > 1:
+        try:
+            job = claim.job = claim.job or claim.channel.new_job()
+            return [Made(message) for message in job.together(claim.iteration[1], claim.steps)]
+        except (StoreTimeout, StoreUnavailable) as error:  # each batch would wait for the same server
+            error.add_note(f"while batches {claim.steps} of epoch {claim.iteration[1]} were made on a server")
+            return [Made(_failure(error), has_failed=True) for _ in claim.steps]
+        except Exception:
+            LOG.debug("batches %s are made one by one, to find which of them fails", claim.steps, exc_info=True)
+    made: list[Made] = []
+    for step in claim.steps:
+        outcome = _make_one(claim, step)
+        if isinstance(outcome, NoRoomError):
+            return outcome
+        made.append(outcome)
+    return made
+
+
+def _make_one(claim: _Claim, step: int) -> Made | NoRoomError:
     try:
         job = claim.job = claim.job or claim.channel.new_job()
-        return Made(job(claim.iteration[1], claim.step))
+        return Made(job(claim.iteration[1], step))
     except NoRoomError as error:
         claim.job = None  # frees the job's memory
         return error.with_traceback(None)
     except BaseException as error:
-        error.add_note(f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server ({claim.stage})")
-        LOG.info("batch %d of channel %d failed", claim.step, claim.channel.number, exc_info=True)
+        error.add_note(f"while batch {step} of epoch {claim.iteration[1]} was made on a server ({claim.stage})")
+        LOG.info("batch %d of channel %d failed", step, claim.channel.number, exc_info=True)
         return Made(_failure(error), has_failed=True)
 
 

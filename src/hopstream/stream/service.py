@@ -11,7 +11,7 @@ import reprlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +30,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.load.ablp import ABLPLoader
+from hopstream.load.ahead import GROUP
 from hopstream.load.batch import BatchMaker
 from hopstream.load.clusters import ClusterLoader
 from hopstream.load.epochs import Maker
@@ -207,7 +208,7 @@ class SamplingService:
         share = Share(first=first, stride=stride, num_steps=len(loader))
         self._scheduler.add(
             channel_id, backend.backend_id, key, share, credit=credit, loader=backend.loader, payer=backend.backend_key,
-            worker=_worker(frame), input_bytes=frame.num_bytes,
+            worker=_worker(frame), input_bytes=frame.num_bytes, group=1 if has_columns else GROUP,
             new_job=lambda: _BatchJob(loader.maker(), has_columns),
         )  # fmt: skip
         with self._lock:
@@ -513,6 +514,11 @@ class _BatchJob:
             if self._has_columns:
                 return encode_batch(self._maker.make(epoch, step))
             return encode_batch(cast(BatchMaker[Any], self._maker).sampled(epoch, step))
+
+    def together(self, epoch: int, steps: Sequence[int]) -> list[Frame]:
+        with _own_access("make the batches"):
+            maker = cast(BatchMaker[Any], self._maker)
+            return [encode_batch(batch) for batch in maker.sampled_together(epoch, steps)]
 
 
 @contextmanager
