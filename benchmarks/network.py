@@ -19,7 +19,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -202,10 +202,11 @@ def relay(address: str, target: str, delay_s: float) -> None:
                 chooser.unregister(source)
         while waiting and waiting[0][0] <= time.monotonic():
             _, sink, data = waiting.popleft()
-            if data:
-                sink.sendall(data)
-            else:
-                sink.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # the other end has closed the connection
+                if data:
+                    sink.sendall(data)
+                else:
+                    sink.shutdown(socket.SHUT_WR)
 
 
 def measure(options: Options, hosts: Sequence[Host], network: Network, share: float) -> dict[str, float]:

@@ -132,6 +132,25 @@ def test_server_prefetch_is_bounded_by_the_loader(
         assert (served.num_channels, served.num_backends) == (0, 0)
 
 
+def test_servers_sample_batches_together(timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches equal those of the folder, and servers send each other far fewer requests than without groups."""
+    options: dict[str, Any] = {"batch_size": 2, "num_threads": 1, "look_ahead": 16}
+    with node_loader(timed_parts[1], **options) as whole:
+        wanted = [[flat(batch) for batch in whole] for _ in range(2)]
+
+    def num_requests(group: int) -> int:
+        monkeypatch.setattr("hopstream.stream.service.GROUP", group)
+        with serve_here(timed_parts[2], SamplingLimits(threads=1)) as served:
+            with node_loader(remote_graph(served.locations), **options) as loader:
+                assert [[flat(batch) for batch in loader] for _ in range(2)] == wanted
+            graphs = [service.graph for service in served.services]
+            return sum(graph.traffic()["sample"].remote_requests for graph in graphs if isinstance(graph, RoutedStore))
+
+    together, alone = num_requests(4), num_requests(1)
+    assert len(wanted[0]) >= 30
+    assert 0 < together < 0.6 * alone
+
+
 @pytest.mark.parametrize("num_threads", [0, 3])
 def test_a_trainer_that_keeps_rows_fetches_those_that_it_lacks(timed_parts: dict[int, Path], num_threads: int) -> None:
     """Its servers fetch no rows for it; without a cache they fetch all, and it fetches none."""

@@ -338,13 +338,13 @@ def _make_room(
         The rank below which all new rows get slots, and how many new rows of that rank get slots too.
     """
     state, num_used, num_free = index.state, index.state[NUM_USED], index.state[NUM_FREE]
-    held = np.zeros(NUM_RANKS, np.int64)
-    num_held = np.int64(0)
+    held = np.zeros(NO_RANK + 1, np.int64)
+    ranks = np.empty(num_used, np.uint8)
     for slot in range(num_used):
-        if index.pins[slot] == 0:
-            num_of_row = _num_of_row(slot, index)
-            held[_rank(index.needed[slot], index.uses[slot], oldest)] += num_of_row
-            num_held += num_of_row
+        rank = _rank(index.needed[slot], index.uses[slot], oldest)
+        ranks[slot] = np.uint8(rank) if index.pins[slot] == 0 else np.uint8(NO_RANK)
+        held[ranks[slot]] += _num_of_row(slot, index)
+    num_held = held[:NUM_RANKS].sum()
     room = num_slots - num_used + num_free + num_held
     # Passes over many slots must free many: rows that no batch needs are evicted for later calls too.
     spare = max(np.int64(0), (num_used >> 6) - num_wanted)
@@ -363,13 +363,13 @@ def _make_room(
         room -= held[rank] + wanted[rank]
     first = num_free
     for slot in range(num_used):
-        if index.pins[slot] == 0:
-            rank = _rank(index.needed[slot], index.uses[slot], oldest)
-            if rank == last and num_kept >= _num_of_row(slot, index):
-                num_kept -= _num_of_row(slot, index)
-            elif rank >= last:
-                index.free[num_free] = slot
-                num_free += 1
+        if ranks[slot] < last or ranks[slot] == NO_RANK:
+            continue
+        if ranks[slot] == last and num_kept >= _num_of_row(slot, index):
+            num_kept -= _num_of_row(slot, index)
+        else:
+            index.free[num_free] = slot
+            num_free += 1
     base = np.int64(index.entries.ctypes.data)
     for i in range(first, num_free + IDS_AHEAD):
         if i < num_free:
