@@ -48,7 +48,7 @@ class BufferPool:
         self._idle: list[NDArray[np.uint8]] = []  # the block that came back last is at the end
         self._idle_bytes = self._lent_bytes = 0
         self._lent: dict[int, weakref.ref[Array]] = {}
-        self._returned: deque[tuple[int, NDArray[np.uint8]]] = deque()
+        self._returned: deque[tuple[int, int, NDArray[np.uint8] | None]] = deque()  # None: too large to be kept
         self._num_lent = 0
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -109,17 +109,19 @@ class BufferPool:
         loan = np.frombuffer(block.data, np.uint8, num_bytes)
         number, returned = self._num_lent, self._returned
         self._num_lent += 1
+        size, kept = len(block), block if len(block) <= self._capacity_bytes else None
         # The callback runs in the thread that drops the last reference, perhaps inside take(): it must take no lock.
-        self._lent[number] = weakref.ref(loan, lambda _: returned.append((number, block)))
+        self._lent[number] = weakref.ref(loan, lambda _: returned.append((number, size, kept)))
         return loan
 
     def _collect(self) -> None:
         """Move returned blocks to the idle ones; free the oldest above the capacity."""
         while self._returned:
-            number, block = self._returned.popleft()
+            number, size, block = self._returned.popleft()
             del self._lent[number]
-            self._idle.append(block)
-            self._idle_bytes += block.nbytes
-            self._lent_bytes -= block.nbytes
+            self._lent_bytes -= size
+            if block is not None:
+                self._idle.append(block)
+                self._idle_bytes += size
         while self._idle_bytes > self._capacity_bytes:
             self._idle_bytes -= self._idle.pop(0).nbytes

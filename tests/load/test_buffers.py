@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -81,6 +82,17 @@ def test_idle_memory_is_bounded():
     assert pool.idle_bytes == 0
     held.clear()
     assert 0 < pool.idle_bytes <= 3 * SMALL_BYTES
+
+
+def test_a_block_above_the_capacity_is_freed_at_once() -> None:
+    pool = BufferPool(capacity_bytes=SMALL_BYTES)
+    tracemalloc.start()
+    held = pool.take((100 * SMALL_BYTES,), np.uint8)
+    before = tracemalloc.get_traced_memory()[0]
+    del held
+    assert before - tracemalloc.get_traced_memory()[0] > 99 * SMALL_BYTES
+    tracemalloc.stop()
+    assert pool.idle_bytes == 0
 
 
 def test_collect_frees_returned_memory():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import IntArray
+from hopstream.buffers import SMALL_BYTES
 from hopstream.errors import FormatError, RemoteError, SettingsError, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.schema import EdgeType
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
@@ -61,6 +62,17 @@ class TestRemoteStoreInRunsOfOneRow(StoreContract):
 
 def one_sample(num_ids: int = 9, count: int = 2) -> list[SampleRequest]:
     return [SampleRequest(edge_type=CITES, direction="in", ids=np.arange(num_ids), count=count)]
+
+
+def test_memory_of_an_answer_returns_when_the_answer_is_dropped(typed_case: Case) -> None:
+    with serve(typed_case) as store:
+        ids = np.zeros(8000, np.int64)
+        for _ in range(3):
+            (columns,) = store.fetch([FetchRequest(entity="paper", names=("feat",), ids=ids)])
+            assert columns["feat"].nbytes > SMALL_BYTES
+            del columns
+            assert store._buffers.idle_bytes > 0
+            assert not store._buffers._lent
 
 
 def test_a_missing_server_is_an_immediate_error() -> None:

@@ -39,6 +39,7 @@ from hopstream.schema import EDGE, FeatureSchema
 from hopstream.store import row_cache
 from hopstream.store.contract import FetchRequest
 from hopstream.store.local import LocalStore
+from hopstream.store.located import LocatedRows, Target
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.row_cache import (
@@ -112,11 +113,20 @@ def fetch(
     whole = truth(ids, columns)
     out = {name: np.full_like(column, 99) for name, column in whole.items() if isinstance(column, np.ndarray)}
     (hits,) = np.nonzero(found.slots >= 0)
-    ragged = found.read(found.slots[hits], out, hits)
+    located, ragged = LocatedRows.none(columns, len(ids)), {}
+    if found.is_ragged:
+        ragged = found.read(found.slots[hits], out, hits)
+    else:
+        found.locate(found.slots[hits], hits, located)
+        located.copy(located.addresses, np.empty(0, np.int64), [Target.of(out[name]) for name in located.names])
     check_are_equal({**{name: column[hits] for name, column in out.items()}, **ragged}, ids[hits], columns)
     if fails:
         return len(hits)  # found is lost, as where a server did not answer
-    found.keep(whole, found.fresh_at)
+    if found.is_ragged:
+        found.keep(whole, found.fresh_at)
+    else:
+        located.take(np.arange(len(ids)), whole)
+        found.keep_located(found.fresh_at, located)
     found.end()
     return len(hits)
 

@@ -1,6 +1,6 @@
 """Gathers rows of columns from parts, and moves rows between sets of parts.
 
-[Algorithm] ``gather_rows`` finds the addresses of a block of rows, prefetches the first two cache lines of each, and
+[Algorithm] ``gather_rows`` finds the addresses of a block of rows, prefetches the first cache lines of each, and
     copies it by ``memcpy`` some rows later; the hardware prefetches the rest. Rows shorter than a cache line are copied
     as words (8, 4, 2 or 1 bytes, the largest that divides a row), which costs less than a call. For a dataset of one
     part, ids are checked first, by vector instructions. If rows come from several sources, ``locate_rows`` finds the

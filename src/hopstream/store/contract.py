@@ -151,7 +151,8 @@ class FetchRequest:
         names: Feature names; ``KEY`` is the column of original keys.
         ids: int64[n], any order, repetitions allowed.
         out: Maps a name to a C-contiguous array of the column's dtype and shape (m, \*row shape), with at least n rows,
-            to write to. Fixed-width columns without an array get a new one. Ragged and string columns have none.
+            to write to; further rows stay as they are. Fixed-width columns without an array get a new one. Ragged and
+            string columns have none.
         announced: Result of ``Store.announce_fetch`` for the same entity, names and ids, usable once; or None.
     """
 

@@ -377,8 +377,8 @@ def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) ->
 
 
 _OF_THREAD = local()
-KEPT_POSITIONS = 1 << 22
-"""Most positions whose memory a thread keeps for its next draw; 32 MiB."""
+KEPT_POSITIONS = 1 << 20
+"""Most positions whose memory a thread keeps for its next draw; 8 MiB."""
 
 
 def _positions_of_thread(num_edges: int) -> IntArray:

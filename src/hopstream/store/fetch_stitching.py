@@ -182,6 +182,11 @@ class _Work:
             self.found.locate(slots, positions, self.located)
         return len(slots), len(slots) * self.found.row_bytes + num_bytes
 
+    def out_of(self, names: tuple[str, ...], positions: IntArray) -> dict[str, Array] | None:
+        """Return the final columns if one answer, in order, has all of their rows, and no cache keeps them."""
+        has_all = self.found is None and len(positions) == len(self.request.ids) and names == tuple(self.columns)
+        return self.columns if has_all and np.array_equal(positions, np.arange(len(positions))) else None
+
     def take(self, positions: IntArray, columns: Mapping[str, Column]) -> None:
         """Locate the rows of fixed width of an answer, and keep its ragged columns for ``merge``."""
         self.runs.append((positions, columns))
@@ -233,7 +238,11 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         is_here = isinstance(store, LocalStore)
         shares = [(work, *work.share.cut.rows(parts)) for work in self._works]
         sources = [
-            (work, positions, FetchRequest(entity=work.request.entity, names=names, ids=ids))
+            (
+                work,
+                positions,
+                FetchRequest(entity=work.request.entity, names=names, ids=ids, out=work.out_of(names, positions)),
+            )
             for work, positions, ids in shares
             for names in (() if is_here else tuple(work.columns), work.ragged_names)
             if len(ids) and names
@@ -245,8 +254,9 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
                 for work, positions, ids in shares:
                     store.locate(work.request.entity, ids, positions, work.located)
             answers = pending.result()
-            for (work, positions, _), columns in zip(sources, answers, strict=True):
-                work.take(positions, columns)
+            for (work, positions, request), columns in zip(sources, answers, strict=True):
+                if request.out is None:
+                    work.take(positions, columns)
             if isinstance(store, RemoteStore):
                 num_ids: dict[int, int] = {}  # shares of one request have the same rows, or a subset
                 for work, positions, _ in sources:

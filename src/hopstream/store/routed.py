@@ -309,7 +309,7 @@ class _Asking(Generic[T]):
         self._were_busy: dict[int, set[int]] = {part: set() for part in self._untried}
 
     def begin(self) -> None:
-        """Ask the first replica of each part; local data is read first, while servers answer."""
+        """Ask the first replica of each part; local work is done first, while servers answer."""
         self._ask(list(self._untried))
         self._under_way.append((-1, [], self._stitch.ask_here))
 
@@ -329,7 +329,7 @@ class _Asking(Generic[T]):
                 fatal = fatal or self._given_up(parts)
                 if fatal is None:
                     self._ask(parts)
-            except Exception as error:  # wait for the other answers: they may be writing into the caller's arrays
+            except Exception as error:  # wait for the other answers: they may use the caller's arrays
                 if parts and isinstance(error, StoreError):  # without parts it was the halo or the cache
                     self._traffic.add_failure(self._stores[index])
                 fatal = fatal or error

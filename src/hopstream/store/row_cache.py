@@ -259,7 +259,7 @@ class _Rows:
         """Copy rows to slots that are being filled, of a table without ragged columns."""
         base, (num_slots, slot_bytes) = self._arena.ctypes.data, self._arena.shape
         out = [Target(base + self._places[name], slot_bytes, num_slots) for name in located.names]
-        located.copy(located.addresses[:, positions], slots, out)
+        located.copy(located.addresses.take(positions, axis=1), slots, out)
 
     def spans(self, source: Mapping[str, Column], rows: IntArray) -> _Spans:
         """Locate rows ``rows`` of columns that will be written to slots."""

@@ -1,7 +1,7 @@
 """Stitching: splits a request by part, merges the answers in the request's order, and counts traffic.
 
-Rows of fixed width need no merge: every store writes them directly to their destination. Neighbours and ragged columns
-are kept as they arrive, and merged once all lengths are known.
+Neighbours and ragged columns are kept as they arrive, and merged once all lengths are known. ``fetch_stitching`` merges
+rows of fixed width.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ class Receiver:
         self._is_wanted = is_wanted or (lambda prefix: True)
         self._buffer = memoryview(bytearray(INPUT_BYTES))
         self._start = self._stop = 0
+        self._arrays: Sequence[Array] | None = None
         self._messages = self._read_messages()
         self.is_at_end = False
         """Whether the peer has closed the stream."""
@@ -96,14 +97,19 @@ class Receiver:
                 else:
                     self._start += text_bytes
                 header, specs = read_header(text[: prefix.header_bytes].tobytes(), prefix.body_bytes)
-                arrays = self._place(prefix, header, specs)
-                if arrays is None:
+                self._arrays = self._place(prefix, header, specs)
+                if self._arrays is None:
                     yield from self._skip(prefix.body_bytes)
                     yield prefix, None
                 else:
-                    left = yield from self._fill_arrays(prefix, arrays)
+                    left = yield from self._fill_arrays(prefix, self._arrays)
                     yield from self._skip(left)
-                    yield prefix, None if left else Frame(header, arrays, prefix.flags == LAST)
+                    yield prefix, None if left else Frame(header, self._filled(), prefix.flags == LAST)
+
+    def _filled(self) -> Sequence[Array]:
+        """Return the filled arrays without keeping them: this object waits for the next message for any time."""
+        arrays, self._arrays = self._arrays or [], None
+        return arrays
 
     def _fill_arrays(self, prefix: Prefix, arrays: Sequence[Array]) -> Generator[None, None, int]:
         """Read arrays with their padding; return the number of unread bytes if they become unwanted, else 0."""
