@@ -133,7 +133,7 @@ def test_server_prefetch_is_bounded_by_the_loader(
 
 
 def test_servers_sample_batches_together(timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches equal those of the folder, and servers send each other far fewer requests than without groups."""
+    """Batches equal those of the folder; servers send fewer requests than without groups."""
     options: dict[str, Any] = {"batch_size": 2, "num_threads": 1, "look_ahead": 16}
     with node_loader(timed_parts[1], **options) as whole:
         wanted = [[flat(batch) for batch in whole] for _ in range(2)]
