@@ -202,11 +202,11 @@ def relay(address: str, target: str, delay_s: float) -> None:
                 chooser.unregister(source)
         while waiting and waiting[0][0] <= time.monotonic():
             _, sink, data = waiting.popleft()
+            if data:
+                sink.sendall(data)
+                continue
             with suppress(OSError):  # the other end has closed the connection
-                if data:
-                    sink.sendall(data)
-                else:
-                    sink.shutdown(socket.SHUT_WR)
+                sink.shutdown(socket.SHUT_WR)
 
 
 def measure(options: Options, hosts: Sequence[Host], network: Network, share: float) -> dict[str, float]:

@@ -48,6 +48,7 @@ from hopstream.store.row_cache import (
     RAGGED_SLOT_BYTES,
     Announcement,
     Columns,
+    Found,
     RowCache,
     RowTable,
     bytes_for,
@@ -122,13 +123,20 @@ def fetch(
     check_are_equal({**{name: column[hits] for name, column in out.items()}, **ragged}, ids[hits], columns)
     if fails:
         return len(hits)  # found is lost, as where a server did not answer
-    if found.is_ragged:
-        found.keep(whole, found.fresh_at)
-    else:
-        located.take(np.arange(len(ids)), whole)
-        found.keep_located(found.fresh_at, located)
+    keep(found, whole, columns)
     found.end()
     return len(hits)
+
+
+def keep(found: Found, whole: Mapping[str, Any], columns: Columns) -> int:
+    """Keep fetched rows as a store does: all rows of ``whole`` are in the order of the request."""
+    if found.is_ragged:
+        return found.keep(whole, found.fresh_at)
+    num_rows = len(next(iter(whole.values())))
+    located = LocatedRows.none(columns, num_rows)
+    located.take(np.arange(num_rows), whole)
+    found.keep_located(found.fresh_at, located)
+    return 0
 
 
 def announce(cache: RowCache, ids: np.ndarray, columns: Columns = X) -> Announcement | None:
@@ -226,7 +234,7 @@ def test_hit_rate_is_within_three_points_of_the_optimum(share: float) -> None:
         announced += [cache.announce([(table, later)])[0] for later in batches[len(announced) : step + look_ahead + 1]]
         found = cache.find(table, ids, announced[step])
         hits += int((found.slots >= 0).sum())
-        found.keep({"x": np.empty((len(ids), 400), np.float32)}, found.fresh_at)
+        keep(found, {"x": np.empty((len(ids), 400), np.float32)}, wide)
         found.end()
         if step == num_batches // 2:  # later on less is announced, and there is room for more
             num_rows = cache.counts().num_rows
@@ -276,8 +284,7 @@ def test_a_late_table_gets_room_among_full_tables(num_full: int) -> None:
     def hits(number: int, ids: np.ndarray) -> int:
         found = cache.find(tables[number], ids, None)
         num_hits = int((found.slots >= 0).sum())
-        rows = np.zeros((len(found.fresh_at), 100), np.float32)
-        found.keep({f"x{number}": rows}, np.arange(len(rows)))
+        keep(found, {f"x{number}": np.zeros((len(ids), 100), np.float32)}, columns[number])
         found.end()
         return num_hits
 
@@ -379,6 +386,7 @@ import sys
 import numpy as np, psutil
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.schema import FeatureSchema
+from hopstream.store.located import LocatedRows
 from hopstream.store.row_cache import RowCache
 
 def run(cache):
@@ -392,7 +400,12 @@ def run(cache):
     for step, ids in enumerate(batches):
         ahead += [cache.announce([(table, later)])[0] for later in batches[len(ahead) : step + 17]]
         found = cache.find(table, ids, ahead[step])
-        found.keep(out, found.fresh_at)
+        if is_ragged:
+            found.keep(out, found.fresh_at)
+        else:
+            located = LocatedRows.none({"x": feature}, len(ids))
+            located.take(np.arange(len(ids)), out)
+            found.keep_located(found.fresh_at, located)
         found.end()
         ahead[step] = None
 
@@ -424,7 +437,7 @@ def test_a_table_added_later_gets_a_share() -> None:
     for _ in range(12):
         found = cache.find(late, ids, None)
         hits = int((found.slots >= 0).sum())
-        found.keep({"weights": np.zeros((400, 20), np.float32)}, found.fresh_at)
+        keep(found, {"weights": np.zeros((400, 20), np.float32)}, edges)
         found.end()
         fetch(cache, np.arange(2000))
     assert hits == 400

@@ -18,6 +18,7 @@ import pytest
 from hopstream.buffers import SMALL_BYTES, BufferPool
 from hopstream.errors import (
     ChannelLost,
+    HopstreamError,
     NoRoomError,
     RemoteError,
     ServerBusy,
@@ -267,19 +268,6 @@ class TestCredit:
             assert waiting_in(scheduler, 1) == 2
 
 
-class Recording:
-    """Work that records its batches, and fails for one of them if it is not alone."""
-
-    def __init__(self, failing: int = -1) -> None:
-        self.steps: list[int] = []
-        self._failing = failing
-
-    def __call__(self, epoch: int, step: int) -> None:
-        self.steps.append(step)
-        if step == self._failing:
-            raise ZeroDivisionError("by nothing")
-
-
 class TestGroups:
     def test_batches_are_made_together_once_some_were_fetched(self, monkeypatch: pytest.MonkeyPatch):
         groups: list[list[int]] = []
@@ -298,33 +286,46 @@ class TestGroups:
         assert groups == [[8, 9, 10, 11], [12, 13, 14, 15]]
 
     @pytest.mark.parametrize("threads", [1, 2])
-    def test_a_failing_batch_of_a_group_fails_alone(self, threads):
+    @pytest.mark.parametrize("error", [ZeroDivisionError("by nothing"), ServerBusy("by nothing")])
+    def test_a_failing_batch_of_a_group_fails_alone(self, threads: int, error: Exception):
+        tried: list[int] = []
+
+        def fail_once_more(epoch: int, step: int) -> None:
+            tried.append(step)
+            if step == 9:
+                raise error
+
         with scheduling(threads=threads) as scheduler:
-            add(scheduler, 1, Recording(failing=6), num_steps=12, credit=8, group=4)
+            add(scheduler, 1, fail_once_more, num_steps=12, credit=8, group=4)
             scheduler.begin(1, 0, 0, 0)
             for step in range(12):
-                if step == 6:
-                    with pytest.raises(RemoteError, match="ZeroDivisionError: by nothing"):
+                settle(scheduler)
+                if step == 9:
+                    with pytest.raises(HopstreamError, match="by nothing"):
                         fetch(scheduler, 1)
                 else:
                     assert fetch(scheduler, 1) == (0, step)
             assert scheduler.describe(1)[0]["num_failed"] == 1
+        assert tried[8:] == [8, 9, 8, 9, 10, 11], "together up to the failure, then one by one"
 
     def test_an_unreachable_server_fails_the_whole_group_at_once(self):
         def wait_in_vain(epoch: int, step: int) -> None:
-            if step >= 4:
+            if step >= 8:
                 tried.append(step)
                 raise StoreTimeout("no answer")
 
         tried: list[int] = []
         with scheduling() as scheduler:
-            add(scheduler, 1, wait_in_vain, num_steps=8, credit=8, group=4)
+            add(scheduler, 1, wait_in_vain, num_steps=12, credit=8, group=4)
             scheduler.begin(1, 0, 0, 0)
-            assert [fetch(scheduler, 1, step) for step in range(4)] == [(0, step) for step in range(4)]
-            for step in range(4, 8):
-                with pytest.raises(StoreTimeout, match="no answer"):
-                    fetch(scheduler, 1, step)
-        assert len(tried) <= 4
+            for step in range(12):
+                settle(scheduler)
+                if step >= 8:
+                    with pytest.raises(StoreTimeout, match="no answer"):
+                        fetch(scheduler, 1)
+                else:
+                    assert fetch(scheduler, 1) == (0, step)
+        assert tried == [8]
 
     def test_a_group_fits_the_memory_for_batches(self):
         with scheduling(memory_bytes=64 << 20) as scheduler:

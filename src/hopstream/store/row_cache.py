@@ -386,14 +386,14 @@ class Found:
         self._rows.locate(slots, positions, located)
 
     def keep_located(self, positions: IntArray, located: LocatedRows) -> None:
-        """Keep the fetched rows of ``fresh_at``, which are at ``positions`` of ``located``."""
+        """Keep the fetched rows of ``fresh_at``, at ``positions`` of ``located``; without ragged columns."""
         if len(positions):
             self._rows.write_located(self._fresh, positions, located)
             held, self._fresh = self._fresh, NO_POSITIONS
             self._cache.settle(self._rows, held)
 
     def keep(self, columns: Mapping[str, Column], rows: IntArray) -> int:
-        """Keep the fetched rows of ``fresh_at``, which are rows ``rows`` of ``columns``.
+        """Keep the fetched rows of ``fresh_at``, which are ``rows`` of ``columns``; with ragged columns.
 
         Returns:
             Number of further evicted rows, because long rows take several slots.
@@ -401,12 +401,9 @@ class Found:
         num_evicted = 0
         if len(rows):
             spans = self._rows.spans(columns, rows)
-            if self._table.is_ragged:
-                is_held, num_evicted = self._cache.chain(self._table, self._rows, self._fresh, spans.sizes.sum(axis=0))
-                held, rest, spans = self._fresh[is_held], self._fresh[~is_held], spans.take(is_held)
-            else:
-                held, rest = self._fresh, NO_POSITIONS
-            self._rows.write(held, spans)
+            is_held, num_evicted = self._cache.chain(self._table, self._rows, self._fresh, spans.sizes.sum(axis=0))
+            held, rest = self._fresh[is_held], self._fresh[~is_held]
+            self._rows.write(held, spans.take(is_held))
             self._fresh = rest  # from here on an error leaves slots unused instead of freeing them twice
             self._cache.settle(self._rows, held)
         return num_evicted

@@ -259,8 +259,8 @@ class SampledChannel:
 
     @property
     def num_together(self) -> int:
-        """Number of batches to make together; the first ones of an epoch do not wait for many others."""
-        return max(1, min(self.group, 1 + self.num_epoch_fetched, self.credit // 2))
+        """Number of batches to make together: 1 with little credit, and fewer while an epoch begins."""
+        return min(self.group, 1 + self.num_epoch_fetched) if self.credit >= 2 * self.group else 1
 
     def put_back(self, step: int) -> None:
         """Schedule a batch again that was dropped or could not be made; a requested batch comes first."""

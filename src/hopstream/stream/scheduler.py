@@ -761,6 +761,8 @@ def _make(claim: _Claim) -> list[Made] | NoRoomError:
         try:
             job = claim.job = claim.job or claim.channel.new_job()
             return [Made(message) for message in job.together(claim.iteration[1], claim.steps)]
+        except ServerBusy:
+            LOG.debug("batches %s are made one by one: a server has no room for all", claim.steps, exc_info=True)
         except (StoreTimeout, StoreUnavailable) as error:  # each batch would wait for the same server
             error.add_note(f"while batches {claim.steps} of epoch {claim.iteration[1]} were made on a server")
             return [Made(_failure(error), has_failed=True) for _ in claim.steps]
