@@ -212,6 +212,21 @@ def test_seeds_of_batches_that_are_sampled_together_are_looked_up_together(plain
     assert found == wanted
 
 
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional"])
+def test_keys_of_drawn_edges_come_with_the_draws(plain_stores, subgraph_type):
+    seeds = np.resize(np.arange(80), 300)  # batches of 90 hold repeated seeds
+    settings = {"batch_size": 90, "seeds": seeds, "subgraph_type": subgraph_type, "edge_features": []}
+    wanted = [flat(batch) for batch in plain_loader(plain_stores[4], **settings)]
+    with StoreServer(plain_stores[4]) as server:
+        far = RemoteStore(server.location)
+        with RoutedStore([far], StoreSettings(cache_bytes=0)) as store, plain_loader(store, **settings) as loader:
+            batches = list(loader)
+            num_fetched = store.traffic()["fetch"].remote_ids
+    assert [flat(batch) for batch in batches] == wanted
+    num_nodes = sum(len(np.unique(batch.node_keys["node"])) for batch in batches)
+    assert (num_fetched <= num_nodes + len(seeds)) == (subgraph_type == "directional")
+
+
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_every_batch_is_delivered_once_despite_a_server_restart(plain_stores, num_threads):
     settings = {"batch_size": 1, "num_threads": num_threads}

@@ -101,12 +101,14 @@ class StoreContract:
             near, _far = ends(edge_type, direction)
             keys = np.random.default_rng(6).permutation(len(rows))
             request = SampleRequest(
-                edge_type=edge_type, direction=direction, ids=store.lookup(near, keys), count=-1, wants_edge_ids=True
-            )
+                edge_type=edge_type, direction=direction, ids=store.lookup(near, keys), count=-1, wants_edge_ids=True,
+                wants_edge_keys=True,
+            )  # fmt: skip
             (reply,) = store.sample([request])
             drawn = self.as_keys(store, reply, (edge_type, direction))
             assert reply.counts.dtype == np.int32
             assert reply.neighbor_ids.dtype == np.uint32
+            assert reply.edge_keys is not None
             assert drawn == [rows[key] for key in keys]
             assert store.degrees(edge_type, direction, request.ids).tolist() == [len(rows[key]) for key in keys]
 
@@ -130,7 +132,7 @@ class StoreContract:
             requests = [
                 SampleRequest(
                     edge_type=edge_type, direction=direction, ids=ids, count=count, is_replacing=is_replacing,
-                    rng_seed=RNG_SEED, wants_edge_ids=True,
+                    rng_seed=RNG_SEED, wants_edge_ids=True, wants_edge_keys=is_replacing,
                 )
                 for count, is_replacing in [(0, False), (1, False), (4, False), (3, True), (70, False)]
             ]  # fmt: skip
@@ -173,14 +175,15 @@ class StoreContract:
         assert store.sample([]) == []
         assert store.fetch([]) == []
         for edge_type, direction in sides(case):
-            for wants_edge_ids in (False, True):
+            for wants_edge_ids, wants_edge_keys in ((False, False), (True, False), (False, True)):
                 request = SampleRequest(
-                    edge_type=edge_type, direction=direction, ids=none, count=3, wants_edge_ids=wants_edge_ids
-                )
+                    edge_type=edge_type, direction=direction, ids=none, count=3, wants_edge_ids=wants_edge_ids,
+                    wants_edge_keys=wants_edge_keys,
+                )  # fmt: skip
                 (reply,) = store.sample([request])
                 assert (len(reply.counts), len(reply.neighbor_ids)) == (0, 0)
                 assert reply.neighbor_ids.dtype == np.uint32
-                assert (reply.edge_ids is not None) == wants_edge_ids
+                assert (reply.edge_ids is not None, reply.edge_keys is not None) == (wants_edge_ids, wants_edge_keys)
             assert len(store.degrees(edge_type, direction, none)) == 0
         for node_type, table in case.graph.nodes.items():
             (columns,) = store.fetch([FetchRequest(entity=node_type, names=tuple(table.features), ids=none)])
@@ -302,6 +305,7 @@ class StoreContract:
         _, far = ends(*side)
         assert reply.edge_ids is not None
         edge_keys = store.fetch([FetchRequest(entity=side, names=(KEY,), ids=reply.edge_ids)])[0][KEY]
+        assert reply.edge_keys is None or reply.edge_keys.tolist() == np.asarray(edge_keys).tolist()
         pairs = list(zip(keys_of(store, far, reply.neighbor_ids), np.asarray(edge_keys).tolist(), strict=True))
         stops = np.cumsum(reply.counts)
         return [pairs[stop - count : stop] for stop, count in zip(stops.tolist(), reply.counts.tolist(), strict=True)]

@@ -123,7 +123,7 @@ def test_features_of_edges_in_the_halo_need_no_request(tmp_path):
 
 def test_more_is_saved_with_more_copies(served):
     shares = []
-    for halo in ({}, {"hops": 0, "budget": 2000}, {"hops": 0, "budget": 20_000}, {"hops": 1, "features": "all"}):
+    for halo in ({}, {"hops": 0, "budget": 2000}, {"hops": 1, "features": "all"}, {"hops": 0, "budget": 20_000}):
         with opened(served, fanouts=[4, 3], batch_size=16, **halo) as store:
             batches_of(store)
             counts = store.traffic()
@@ -178,10 +178,10 @@ def test_direct_requests_equal_those_without_a_halo(served):
         ):
             request = SampleRequest(
                 **{"edge_type": EDGE, "direction": "in", "ids": ids, "count": 3, "rng_seed": 9, "wants_edge_ids": True,
-                   **more}
+                   "wants_edge_keys": True, **more}
             )  # fmt: skip
             ours, theirs = (each.sample([request])[0] for each in (store, plain))
-            for name in ("counts", "neighbor_ids", "edge_ids"):
+            for name in ("counts", "neighbor_ids", "edge_ids", "edge_keys"):
                 assert getattr(ours, name).tobytes() == getattr(theirs, name).tobytes(), (name, more)
         out = {"x": np.zeros((600, 5), np.float32), KEY: np.zeros(600, np.int64), "y": np.zeros(600, np.int64)}
         requests = [

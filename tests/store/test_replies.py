@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,15 +67,18 @@ RUNS = (
 
 def test_a_row_may_come_in_runs(typed_case: Case) -> None:
     request = SampleRequest(edge_type=CITES, direction="in", ids=int64(1, 2, 3), count=ALL, wants_edge_ids=True)
+    request = replace(request, wants_edge_keys=True)
     reader = SampleReader(typed_case.shared(), [request])
     reader.expect([Piece(0, 0, 3)])
     for each in RUNS:
-        reader.take(each)
+        reader.take(replace(each, arrays=[*each.arrays, 2 * each.arrays[-1]]))
     (reply,) = reader.result()
     assert reply.counts.tolist() == [1, 3, 0]
     assert reply.neighbor_ids.tolist() == [5, 6, 7, 8]
     assert reply.edge_ids is not None
     assert reply.edge_ids.tolist() == [8, 9, 10, 11]
+    assert reply.edge_keys is not None
+    assert reply.edge_keys.tolist() == [16, 18, 20, 22]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ FULL = SampleRequest(
     excluded=np.array([[3, 0, 9], [1, 2, 3]]), candidates=np.array([2, 5, (MAX_TREES - 1) << TREE_SHIFT | 19]),
 )  # fmt: skip
 LABOR = SampleRequest(
-    edge_type=BUYS, direction="in", ids=IDS, count=-1, strategy="labor",
+    edge_type=BUYS, direction="in", ids=IDS, count=-1, strategy="labor", wants_edge_keys=True,
     labor=LaborSeeds(first=2**64 - 1, second=3, share=0.1),
 )  # fmt: skip
 PLAIN = SampleRequest(edge_type=KNOWS, direction="in", ids=IDS, count=2)

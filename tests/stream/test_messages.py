@@ -72,6 +72,7 @@ SAMPLED = st.builds(
     SampledBatch,
     node_ids=by(NAMES, INTS),
     edge_ids=by(EDGE_TYPES, INTS),
+    edge_keys=by(EDGE_TYPES, INTS),
     directions=by(EDGE_TYPES, st.sampled_from(["in", "out"])),
     seed_keys=st.none() | INTS,
     **FRAMES,
@@ -191,7 +192,8 @@ def test_a_missing_field_is_refused(name: str) -> None:
 def test_a_malformed_field_of_a_batch_without_columns_is_refused(name: str, value: Any) -> None:
     whole = small_batch()
     common = {one.name: getattr(whole, one.name) for one in fields(BatchFrame)}
-    frame = sent_frame(encode_batch(SampledBatch(**common, node_ids=whole.node_keys, edge_ids={}, directions={})))
+    batch = SampledBatch(**common, node_ids=whole.node_keys, edge_ids={}, directions={}, edge_keys={})
+    frame = sent_frame(encode_batch(batch))
     frame.header["sampled"][name] = value
     if value == "missing":
         del frame.header["sampled"][name]

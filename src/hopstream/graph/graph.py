@@ -195,12 +195,14 @@ class SampledEdges:
         dst_slots: int64[num_edges], positions in the destination type's nodes.
         edge_ids: int64[num_edges], ids of the edges, or None if the plan did not ask for them.
         direction: The direction whose ids ``edge_ids`` are.
+        edge_keys: int64[num_edges], original keys of the edges, or None if the plan did not ask for them.
     """
 
     src_slots: IntArray
     dst_slots: IntArray
     edge_ids: IntArray | None
     direction: Direction
+    edge_keys: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,12 +222,14 @@ class SampledBatch(BatchFrame):
         node_ids: Node type to int64[num_nodes], ids.
         edge_ids: Edge type to int64[num_edges], ids; empty if no column is fetched by them.
         directions: Edge type to the direction whose id space ``edge_ids`` belong to.
+        edge_keys: Edge type to int64[num_edges], keys of the types whose keys came with the draws.
         seed_keys: As in ``SeedBatch``.
     """
 
     node_ids: Mapping[str, IntArray]
     edge_ids: Mapping[EdgeType, IntArray]
     directions: Mapping[EdgeType, Direction]
+    edge_keys: Mapping[EdgeType, IntArray]
     seed_keys: IntArray | None = None
 
 
@@ -310,6 +312,7 @@ class SubgraphReader:
             node_ids={t: keep(ids) for t, ids in subgraph.node_ids.items()},
             edge_ids={t: keep(self._edge_ids(t, edges[t])) for t in self._columns.edges},
             directions={t: edges[t].direction for t in self._columns.edges},
+            edge_keys={t: self._copy(keys) for t, of in edges.items() if (keys := of.edge_keys) is not None},
             seed_keys=about.seed_keys,
         )
 
@@ -337,7 +340,10 @@ class SubgraphReader:
         return MiniBatch(
             **{name: getattr(sampled, name) for name in FRAME_FIELDS},
             node_keys=node_keys,
-            edge_keys={t: cast(IntArray, of_type.pop(KEY)) for t, of_type in edges.items() if KEY in of_type},
+            edge_keys={
+                **sampled.edge_keys,
+                **{t: cast(IntArray, of_type.pop(KEY)) for t, of_type in edges.items() if KEY in of_type},
+            },
             node_features=nodes,
             edge_features=edges,
         )
@@ -350,7 +356,8 @@ class SubgraphReader:
             features = _features_of(schema.nodes[t], names if self._has_one_part else (KEY, *names))
             wanted.append(_Wanted(t, t, features, sampled.node_ids[t]))
         for e in self._columns.edges:
-            features = _features_of(schema.edges[e], self._edge_columns(e))
+            names = self._columns.edges[e] if e in sampled.edge_keys else self._edge_columns(e)
+            features = _features_of(schema.edges[e], names)
             wanted.append(_Wanted(e, (e, sampled.directions[e]), features, sampled.edge_ids[e]))
         return Fetch(sampled, wanted)
 

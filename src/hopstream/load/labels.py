@@ -19,7 +19,7 @@ from hopstream.checks import check_choice, read_integer
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
-from hopstream.store.contract import KEY, MAX_COUNT, FetchRequest, SampleReply, SampleRequest, Store
+from hopstream.store.contract import MAX_COUNT, SampleReply, SampleRequest, Store
 from hopstream.store.whole import keeps_edge_keys
 
 Supervision = EdgeType | str | Sequence[EdgeType] | Sequence[str]
@@ -113,7 +113,7 @@ class StoredLabels:
                 ids=anchor_ids,
                 count=-1 if edge_type in labels.edge_keys else labels.max_labels,
                 rng_seed=derive_seed("labels", rng_seed, type_label(edge_type)),
-                wants_edge_ids=edge_type in labels.edge_keys,
+                wants_edge_keys=edge_type in labels.edge_keys,
             )
             for edge_type in labels.edge_types
         ]
@@ -141,10 +141,7 @@ class StoredLabels:
         """Keep the labels whose edges are in the split, at most ``max_labels`` per anchor, in stored order."""
         labels = self._labels
         wanted = labels.edge_keys[request.edge_type]
-        entity = (request.edge_type, request.direction)
-        fetch = FetchRequest(entity=entity, names=(KEY,), ids=cast(IntArray, reply.edge_ids))
-        keys = np.asarray(self._store.fetch([fetch])[0][KEY])
-        kept = np.flatnonzero(find_sorted(wanted, keys) >= 0)
+        kept = np.flatnonzero(find_sorted(wanted, cast(IntArray, reply.edge_keys)) >= 0)
         counts = np.bincount(np.repeat(np.arange(len(reply.counts)), reply.counts)[kept], minlength=len(reply.counts))
         drawn, counts = draw_labels(counts, labels.max_labels, request.rng_seed)
         return SampleReply(counts=counts.astype(np.int32), neighbor_ids=reply.neighbor_ids[kept[drawn]])

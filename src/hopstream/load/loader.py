@@ -163,8 +163,9 @@ def _copy_edges(
     src_slots, dst_slots = edges.src_slots[taken], edges.dst_slots[taken]
     anchor_slots = dst_slots if edges.direction == "in" else src_slots
     anchor_slots[num_first : num_first + len(copied)] = np.repeat(repeats, counts)
-    edge_ids = None if edges.edge_ids is None else edges.edge_ids[taken]
-    return replace(edges, src_slots=src_slots, dst_slots=dst_slots, edge_ids=edge_ids), len(copied)
+    edge_ids, edge_keys = (None if of is None else of[taken] for of in (edges.edge_ids, edges.edge_keys))
+    edges = replace(edges, src_slots=src_slots, dst_slots=dst_slots, edge_ids=edge_ids, edge_keys=edge_keys)
+    return edges, len(copied)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -432,6 +432,7 @@ class PlanRunner:
                 dst_slots=buffer.slots[1, : buffer.num_edges],
                 edge_ids=buffer.edge_ids[: buffer.num_edges] if self._plan.wants_edge_ids else None,
                 direction=self._directions.get(edge_type, default),
+                edge_keys=buffer.edge_ids[: buffer.num_edges] if self._plan.wants_edge_keys else None,
             )
             for edge_type, buffer in self._edges.items()
         }
@@ -474,7 +475,8 @@ def _add_reply(
         identifiers = np.empty(num_edges, np.int64)
         pack_neighbors(reply.neighbor_ids, reply.counts, trees, TREE_SHIFT, identifiers)
     neighbors.assign(identifiers, edges.slots[found_row, first:last])
-    if reply.edge_ids is not None:
-        edges.edge_ids[first:last] = reply.edge_ids
+    numbers = reply.edge_ids if reply.edge_keys is None else reply.edge_keys
+    if numbers is not None:
+        edges.edge_ids[first:last] = numbers
     edges.num_edges = last
     return reply.counts

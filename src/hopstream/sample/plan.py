@@ -81,6 +81,8 @@ class SamplePlan:
             read in the direction of the settings if the store holds it. A tree may have several seeds, such as a link's
             ends.
         wants_edge_ids: Also find the ids of the drawn edges.
+        wants_edge_keys: Find the keys of the drawn edges instead of their ids; only for directional subgraphs and
+            stores that ask servers, where it saves the request for the keys.
         reverse_types: For bidirectional subgraphs: edge type to the edge type of its reverses. One entry is enough for
             a pair; see ``reverse_of``.
         hidden_types: Edge types that an induced subgraph leaves out besides label types; no op follows them.
@@ -91,6 +93,7 @@ class SamplePlan:
     num_hops: int
     settings: SamplingSettings = DEFAULTS
     wants_edge_ids: bool = False
+    wants_edge_keys: bool = False
     reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
     hidden_types: frozenset[EdgeType] = frozenset()
 

@@ -129,7 +129,7 @@ class EdgeBuffer:
 
     Attributes:
         slots: int64[2, >= num_edges], source slots and destination slots.
-        edge_ids: int64[>= num_edges].
+        edge_ids: int64[>= num_edges]; keys instead of ids if the plan wants keys.
         num_edges: Edges drawn so far.
     """
 
@@ -241,6 +241,7 @@ class OpRequests:
             is_replacing=self._plan.settings.replace,
             rng_seed=self._seeds.rng_seed ^ self._salts[op.name],
             wants_edge_ids=self._plan.wants_edge_ids,
+            wants_edge_keys=self._plan.wants_edge_keys,
             strategy=op.strategy,
             trees=trees,
             times=None if trees is None else self._times(op.edge_type, trees),

@@ -166,7 +166,7 @@ class StoreAnswers:
     def _sample_cost(self, request: SampleRequest) -> RowCost:
         """Return the bytes of each node's neighbours; a node whose edges are all drawn can be split anywhere."""
         num_ids = len(request.ids)
-        edge_bytes = 16 if request.wants_edge_ids else 8
+        edge_bytes = 8 * (1 + request.wants_edge_ids + request.wants_edge_keys)
         if 0 <= request.count <= FEW_NEIGHBORS:
             return RowCost(num_ids, ROW_BYTES + request.count * edge_bytes)
         num_drawn = self._store.num_drawn_bound(as_int64(request))
@@ -408,7 +408,7 @@ def _piece_entry(piece: Piece) -> list[int]:
 
 def _sample_arrays(reply: SampleReply, *, is_run: bool) -> list[Array]:
     counts: list[Array] = [] if is_run else [reply.counts]
-    return [*counts, reply.neighbor_ids, *([] if reply.edge_ids is None else [reply.edge_ids])]
+    return [*counts, *reply.columns()]
 
 
 def _column_arrays(columns: Mapping[str, Column], names: Sequence[str]) -> list[Array]:

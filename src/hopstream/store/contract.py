@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_arg
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Column, IntArray
+from hopstream.arrays import Array, Column, IntArray
 from hopstream.checks import OfOneProcess
 from hopstream.dataset.book import Entity, PartitionBook
 from hopstream.dataset.settings import TimeUnit
@@ -98,6 +98,7 @@ class SampleRequest:
         rng_seed: 64 random bits of this batch, hop and edge type. Draws depend only on ``rng_seed`` and on the node's
             key, tree and turn.
         wants_edge_ids: Also return the ids of the drawn edges.
+        wants_edge_keys: Also return the original keys of the drawn edges.
         strategy: Way to choose among eligible edges, see above.
         trees: int64[n] in [0, MAX_TREES), or None for one tree. Draws of one node in different trees are independent.
         times: int64[n], or None. Only edges at or before the time of the id are eligible. Ignored if the edge type has
@@ -118,6 +119,7 @@ class SampleRequest:
     is_replacing: bool = False
     rng_seed: int = 0
     wants_edge_ids: bool = False
+    wants_edge_keys: bool = False
     strategy: Strategy = "uniform"
     trees: IntArray | None = None
     times: IntArray | None = None
@@ -135,11 +137,18 @@ class SampleReply:
         counts: int32[n], neighbours drawn for each id.
         neighbor_ids: uint32 or int64[counts.sum()]; the dtype is that of the dataset's files.
         edge_ids: int64[counts.sum()], or None if the request did not want them.
+        edge_keys: int64[counts.sum()], or None if the request did not want them.
     """
 
     counts: NDArray[np.int32]
     neighbor_ids: IntArray
     edge_ids: IntArray | None = None
+    edge_keys: IntArray | None = None
+
+    def columns(self) -> list[Array]:
+        """Return the arrays with an item per drawn edge: neighbours; edge ids and keys, if they were requested."""
+        found = (self.neighbor_ids, self.edge_ids, self.edge_keys)
+        return [column for column in found if column is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

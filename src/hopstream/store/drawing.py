@@ -356,6 +356,9 @@ class DrawBuffers:
 def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) -> SampleReply:
     """Draw the neighbours of a checked request; ``ids`` are numbered as in ``tables``.
 
+    If the request wants edge keys, the reply has edge ids instead; without ``wants_edge_ids`` they are valid until the
+    next call of this thread.
+
     Raises:
         FormatError: A row lies outside its file.
         SettingsError: A node would draw more than ``MAX_COUNT`` neighbours.
@@ -372,8 +375,9 @@ def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) ->
     neighbor_ids = np.empty(ranges.total, tables.addresses.item.dtype)
     draw_neighbors(tables.addresses, draws, ranges.nodes, None, neighbor_ids, edge_ids)
     return SampleReply(
-        counts=ranges.nodes.counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
-    )
+        counts=ranges.nodes.counts, neighbor_ids=neighbor_ids,
+        edge_ids=edge_ids[: ranges.total] if request.wants_edge_ids or request.wants_edge_keys else None,
+    )  # fmt: skip
 
 
 _OF_THREAD = local()

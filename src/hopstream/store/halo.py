@@ -8,7 +8,7 @@ own keys, and answers have the edges' own ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -247,10 +247,15 @@ class HaloStore:
         tables = self._tables[request.edge_type, request.direction]
         rows = np.ascontiguousarray(request.ids, np.int64)
         reply = draw_reply(tables, request, rows)
+        keys = None
         if reply.edge_ids is not None:
             starts = self._edge_starts[request.edge_type, request.direction]
             number_edges(rows, tables.addresses.offsets, tables.addresses.indptrs, starts, reply.counts, reply.edge_ids)
-        return reply
+            if request.wants_edge_keys:
+                entity = (request.edge_type, request.direction)
+                of_edges = cast(IntArray, self.find_columns(entity, reply.edge_ids))
+                keys = gather_fixed(self._columns[entity, KEY], of_edges, self._edge_offsets[entity])
+        return replace(reply, edge_ids=reply.edge_ids if request.wants_edge_ids else None, edge_keys=keys)
 
     def degrees(self, entity: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
         """Return the number of edges of some rows, int64[n]."""

@@ -288,11 +288,12 @@ class LocalStore(Store):
             raise IdRangeError(f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; they have {degrees}")
         start = int(nodes.starts[0]) + first
         positions = np.arange(start, start + num_edges, dtype=np.int64)
-        return SampleReply(
+        reply = SampleReply(
             counts=np.array([num_edges], np.int32),
             neighbor_ids=np.asarray(edges.indices[start : start + num_edges]),
-            edge_ids=positions + tables.addresses.edge_offsets[piece] if request.wants_edge_ids else None,
+            edge_ids=positions + tables.addresses.edge_offsets[piece],
         )
+        return self._with_wanted(request, reply)
 
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
         """Return an error that names the first damaged file of the parts; see ``Store.explain_damage``.
@@ -355,7 +356,14 @@ class LocalStore(Store):
         check_sample_request(self, request)
         tables = self.tables(request.edge_type, request.direction)
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
-        return draw_reply(tables, request, ids)
+        return self._with_wanted(request, draw_reply(tables, request, ids))
+
+    def _with_wanted(self, request: SampleRequest, reply: SampleReply) -> SampleReply:
+        """Return a reply with edge keys if they are wanted, and without edge ids if they are not."""
+        keys, entity = None, (request.edge_type, request.direction)
+        if request.wants_edge_keys and reply.edge_ids is not None:
+            keys = gather_fixed(self._column(entity, KEY), reply.edge_ids, self.book.offsets(entity))
+        return replace(reply, edge_ids=reply.edge_ids if request.wants_edge_ids else None, edge_keys=keys)
 
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
         check_entity(self, request.entity)

@@ -185,24 +185,31 @@ class SampleReader(PieceReader):
         edges = (request.edge_type, request.direction)
         neighbors = self.array(("uint32", "int64"), (total,))
         _check_range("neighbour", neighbors, self._store.book.num_ids(ends_of(*edges)[1]))
-        edge_ids = None
+        edge_ids = edge_keys = None
         if request.wants_edge_ids:
             edge_ids = self.array(("int64",), (total,))
             _check_range("edge", edge_ids, self._store.book.num_ids(edges))
-        return SampleReply(counts=counts, neighbor_ids=neighbors, edge_ids=edge_ids)
+        if request.wants_edge_keys:
+            edge_keys = self.array(("int64",), (total,))
+        return SampleReply(counts=counts, neighbor_ids=neighbors, edge_ids=edge_ids, edge_keys=edge_keys)
 
     def _joined(self, request: SampleRequest, runs: Sequence[SampleReply]) -> SampleReply:
         if len(runs) == 1:
             return runs[0]
-        no_neighbors = np.empty(0, neighbor_dtype(self._store.book, request.edge_type, request.direction))
-        no_edges = np.empty(0, np.int64)
+        none = np.empty(0, np.int64)
+        if not runs:
+            dtype = neighbor_dtype(self._store.book, request.edge_type, request.direction)
+            return SampleReply(
+                counts=none.astype(np.int32), neighbor_ids=none.astype(dtype),
+                edge_ids=none if request.wants_edge_ids else None, edge_keys=none if request.wants_edge_keys else None,
+            )  # fmt: skip
+        columns = zip(*(run.columns() for run in runs), strict=True)
+        neighbor_ids, *numbers = (np.concatenate(of_runs) for of_runs in columns)
         return SampleReply(
-            counts=np.concatenate([run.counts for run in runs] or [np.empty(0, np.int32)]),
-            neighbor_ids=np.concatenate([run.neighbor_ids for run in runs] or [no_neighbors]),
-            edge_ids=np.concatenate([no_edges if run.edge_ids is None else run.edge_ids for run in runs] or [no_edges])
-            if request.wants_edge_ids
-            else None,
-        )
+            counts=np.concatenate([run.counts for run in runs]), neighbor_ids=neighbor_ids,
+            edge_ids=numbers.pop(0) if request.wants_edge_ids else None,
+            edge_keys=numbers.pop(0) if request.wants_edge_keys else None,
+        )  # fmt: skip
 
 
 class FetchReader(PieceReader):

@@ -25,7 +25,8 @@ ID_DTYPES = ("uint32", "int64")
 ARRAYS = ("ids", "trees", "times", "excluded", "candidates")
 FIELDS = frozenset(
     (
-        *ARRAYS, "owner", "count", "is_replacing", "rng_seed", "wants_edge_ids", "strategy", "is_inclusive", "labor",
+        *ARRAYS, "owner", "count", "is_replacing", "rng_seed", "wants_edge_ids", "wants_edge_keys", "strategy",
+        "is_inclusive", "labor",
     )
 )  # fmt: skip
 """Known fields of a request. A request with another field is refused, because it comes from a newer version."""
@@ -128,6 +129,8 @@ def _settings(request: SampleRequest) -> dict[str, Any]:
         "wants_edge_ids": bool(request.wants_edge_ids),
         "strategy": request.strategy,
     }
+    if request.wants_edge_keys:
+        record["wants_edge_keys"] = True
     if request.times is not None:
         record["is_inclusive"] = bool(request.is_inclusive)
     if request.labor is not None:
@@ -161,6 +164,7 @@ def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:
         is_replacing=_flag(record, "is_replacing"),
         rng_seed=_integer(record, "rng_seed", 0, SEED_STOP - 1),
         wants_edge_ids=_flag(record, "wants_edge_ids"),
+        wants_edge_keys=_flag(record, "wants_edge_keys"),
         strategy=cast(Strategy, strategy),
         trees=_array(frame, record, "trees"),
         times=_array(frame, record, "times"),

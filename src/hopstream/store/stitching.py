@@ -82,7 +82,7 @@ class Traffic:
 
 def reply_bytes(reply: SampleReply) -> int:
     """Return the bytes of the arrays of a reply."""
-    return reply.counts.nbytes + reply.neighbor_ids.nbytes + (0 if reply.edge_ids is None else reply.edge_ids.nbytes)
+    return reply.counts.nbytes + sum(column.nbytes for column in reply.columns())
 
 
 def column_bytes(column: Column, num_rows: int) -> int:
@@ -261,15 +261,15 @@ class SampleStitch(Stitch[list[SampleReply]]):
         offsets = offsets_of(counts)
         stored = neighbor_dtype(self._book, request.edge_type, request.direction)
         dtype = replies[0][1].neighbor_ids.dtype if replies else stored
-        neighbor_ids = np.empty(offsets[-1], dtype)
-        edge_ids = np.empty(offsets[-1] if request.wants_edge_ids else 0, np.int64)
+        merged = SampleReply(
+            counts=counts, neighbor_ids=np.empty(offsets[-1], dtype),
+            edge_ids=np.empty(offsets[-1], np.int64) if request.wants_edge_ids else None,
+            edge_keys=np.empty(offsets[-1], np.int64) if request.wants_edge_keys else None,
+        )  # fmt: skip
         for positions, reply in replies:
-            scatter_runs(reply.neighbor_ids, reply.counts, positions, offsets, 1, neighbor_ids)
-            if reply.edge_ids is not None and request.wants_edge_ids:
-                scatter_runs(reply.edge_ids, reply.counts, positions, offsets, 1, edge_ids)
-        return SampleReply(
-            counts=counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
-        )
+            for values, out in zip(reply.columns(), merged.columns(), strict=True):
+                scatter_runs(values, reply.counts, positions, offsets, 1, out)
+        return merged
 
 
 Question = tuple[Any, ...]

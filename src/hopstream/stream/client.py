@@ -404,7 +404,8 @@ class RemoteSession(BatchSession):
         schema, is_sampled = self.store.schema, isinstance(batch, SampledBatch)
         is_right = is_sampled == self.store.keeps_rows
         if isinstance(batch, SampledBatch) and is_right:
-            ids = [*batch.node_ids.values(), *batch.edge_ids.values()]
+            of_edges = [*batch.edge_ids.items(), *batch.edge_keys.items()]
+            ids = [*batch.node_ids.values(), *(of for _, of in of_edges)]
             ids += [] if batch.seed_keys is None else [batch.seed_keys]
             is_right = (
                 set(batch.node_ids) == set(schema.nodes)
@@ -412,7 +413,8 @@ class RemoteSession(BatchSession):
                 and batch.seed_type in {*schema.nodes, *schema.edges}
                 and set(batch.directions.values()) <= set(self.store.directions)
                 and all(one.ndim == 1 for one in ids)
-                and all(len(of) in (0, batch.edge_index[t].shape[-1]) for t, of in batch.edge_ids.items())
+                and set(batch.edge_keys) <= set(batch.edge_ids)
+                and all(len(of) in (0, batch.edge_index[t].shape[-1]) for t, of in of_edges)
             )
         if not is_right:
             raise FormatError(

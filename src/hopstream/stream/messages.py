@@ -162,7 +162,7 @@ DIRECTIONS: dict[str, Direction] = {one: one for one in get_args(Direction)}
 FEATURE_FIELDS = ("node_features", "edge_features")
 COUNT_FIELDS = ("num_sampled_nodes", "num_sampled_edges")
 INT_FIELDS: dict[str, tuple[str, ...]] = {
-    "batch": ("node_keys", "edge_index", "edge_keys"), "sampled": ("node_ids", "edge_index", "edge_ids"),
+    "batch": ("node_keys", "edge_index", "edge_keys"), "sampled": ("node_ids", "edge_index", "edge_ids", "edge_keys"),
 }  # fmt: skip
 """Names of the fields with int64 arrays by type, for each kind of message."""
 

@@ -278,19 +278,18 @@ class DistNeighborSampler:
         reply = store.sample([
             SampleRequest(
                 edge_type=edge_type, direction="in", ids=store.lookup(edge_type[2], to_array(srcs)), count=count,
-                is_replacing=self.replace, rng_seed=rng_seed, wants_edge_ids=True,
+                is_replacing=self.replace, rng_seed=rng_seed, wants_edge_keys=self._has_edge_keys,
                 strategy="last" if is_timed and self.temporal_strategy == "last" else "uniform",
                 trees=None if trees is None else to_array(trees),
                 times=None if times is None or not is_timed else to_array(times),
             )
         ])[0]  # fmt: skip
-        wanted = [FetchRequest(entity=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))]
-        if self._has_edge_keys:
-            wanted.append(FetchRequest(entity=(edge_type, "in"), names=(KEY,), ids=cast(IntArray, reply.edge_ids)))
-        keys = [torch.from_numpy(rows[KEY]) for rows in store.fetch(wanted)]
+        wanted = FetchRequest(entity=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))
+        node_keys = cast(IntArray, store.fetch([wanted])[0][KEY])
         counts = torch.from_numpy(reply.counts.astype(np.int64))
         return SamplerOutput(
-            node=keys[0], row=None, col=None, edge=keys[1] if self._has_edge_keys else None,
+            node=torch.from_numpy(node_keys), row=None, col=None,
+            edge=None if reply.edge_keys is None else torch.from_numpy(reply.edge_keys),
             batch=None if trees is None else trees.repeat_interleave(counts), metadata=(counts.tolist(),),
         )  # fmt: skip
 
