@@ -46,6 +46,8 @@ NUMERIC_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
+DTYPES = {**{name: np.dtype(name) for name in NUMERIC_DTYPES}, STRING: np.dtype("uint8")}
+"""Dtype of the stored values, by the dtype's name in a schema."""
 MAX_NAME_LENGTH = 200
 REVERSE_PREFIX = "rev_"
 """PyG's ``ToUndirected`` names the reverse of ``("a", "r", "b")`` ``("b", "rev_r", "a")``."""
@@ -97,7 +99,7 @@ class FeatureSchema:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of the stored values; strings are stored as UTF-8 bytes."""
-        return np.dtype("uint8" if self.is_string else self.dtype)
+        return DTYPES[self.dtype]
 
     @property
     def row_bytes(self) -> int:

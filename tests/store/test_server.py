@@ -61,10 +61,10 @@ def test_messages_that_a_client_does_not_send_end_its_connection(client: Peer, s
 class BrokenStore(LocalStore):
     """A store that fails after the first frames."""
 
-    def _sample(self, request: SampleRequest) -> SampleReply:
+    def draw(self, request: SampleRequest) -> SampleReply:
         if request.ids.max(initial=0) > 5:
             raise ZeroDivisionError("a bug in the store")
-        return super()._sample(request)
+        return super().draw(request)
 
 
 def test_a_bug_in_the_store_is_returned_with_the_servers_traceback(typed_case: Case) -> None:
@@ -80,7 +80,7 @@ def test_a_bug_in_the_store_is_returned_with_the_servers_traceback(typed_case: C
             "ZeroDivisionError: a bug in the store"
         )
         assert lines[1:3] == ["--- server traceback ---", "Traceback (most recent call last):"]
-        assert "in _sample" in caught.value.remote_traceback
+        assert "in draw" in caught.value.remote_traceback
         assert len(store.sample([SampleRequest(edge_type=CITES, direction="in", ids=np.arange(5), count=3)])) == 1
         assert (server.stats.num_failures, server.stats.num_refusals) == (1, 0)
 

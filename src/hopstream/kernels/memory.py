@@ -18,6 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hopstream.arrays import address_of
 from hopstream.kernels.compiling import inlined
 
 ZERO: Any = np.int64(0)
@@ -79,7 +80,7 @@ def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
     table = np.zeros((len(arrays), 2), np.int64)
     for row, array in enumerate(arrays):
         if array is not None and array.size:
-            table[row] = array.ctypes.data, array.size
+            table[row] = address_of(array), array.size
     return table
 
 

@@ -150,7 +150,7 @@ class StoreAnswers:
         for pieces, is_last in with_last(cut_pieces(work, self._limits.frame_bytes)):
             cut = [as_int64(cut_request(requests[piece.request], piece)) for piece in pieces]
             run = pieces[0].run
-            replies = self._store.sample(cut) if run is None else [self._store.sample_run(cut[0], run.first, run.num)]
+            replies = [self._store.sample_run(cut[0], run.first, run.num)] if run else map(self._store.draw, cut)
             arrays = [array for reply in replies for array in _sample_arrays(reply, is_run=run is not None)]
             yield Frame(_pieces_header(pieces), arrays, is_last)
 

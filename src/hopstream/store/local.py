@@ -354,6 +354,10 @@ class LocalStore(Store):
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         check_sample_request(self, request)
+        return self.draw(request)
+
+    def draw(self, request: SampleRequest) -> SampleReply:
+        """Draw the neighbours of a request that ``check_sample_request`` has accepted; see ``Store.sample``."""
         tables = self.tables(request.edge_type, request.direction)
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         return self._with_wanted(request, draw_reply(tables, request, ids))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, address_of
 from hopstream.kernels.gather import copy_located
 from hopstream.schema import FeatureSchema
 
@@ -33,7 +33,7 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, column: Array) -> Target:
         """Return the destination of rows in a C-contiguous array."""
-        return cls(column.ctypes.data, column.strides[0], len(column))
+        return cls(address_of(column), column.strides[0], len(column))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +65,7 @@ class LocatedRows:
         for name, addresses in self.columns():
             if name in columns:
                 rows = columns[name]
-                addresses[positions] = rows.ctypes.data + np.arange(len(rows)) * rows.strides[0]
+                addresses[positions] = address_of(rows) + np.arange(len(rows)) * rows.strides[0]
 
     def copy(self, addresses: IntArray, targets: IntArray, out: Sequence[Target]) -> None:
         """Copy rows to ``out``, one destination per column.

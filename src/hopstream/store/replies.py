@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, is_within, offsets_of
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, address_of, is_within, offsets_of
 from hopstream.buffers import BufferPool
 from hopstream.dataset.book import ends_of
 from hopstream.errors import FormatError
@@ -260,16 +260,16 @@ class FetchReader(PieceReader):
         ]
 
     def _place(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
-        rows = self.array((feature.numpy_dtype.name,), (piece.num_rows, *feature.shape))
-        out = self._columns[piece.request][name]
-        if _address(rows) != _address(out[piece.rows]):
-            out[piece.rows] = rows
+        rows = self.array((dtype_name(feature.numpy_dtype),), (piece.num_rows, *feature.shape))
+        out = self._columns[piece.request][name][piece.rows]
+        if address_of(rows) != address_of(out):
+            out[...] = rows
 
     def _keep_run(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
         lengths = self.array(("int64",), (piece.num_rows,))
         if int(lengths.min()) < 0:
             raise FormatError(f"{name} has a row of {int(lengths.min())} elements")
-        values = self.array((feature.numpy_dtype.name,), (None, *feature.shape))
+        values = self.array((dtype_name(feature.numpy_dtype),), (None, *feature.shape))
         if sum(lengths.tolist()) != len(values):
             raise FormatError(
                 f"the rows of {name} hold {sum(lengths.tolist())} elements; the answer brings {len(values)}"
@@ -345,11 +345,6 @@ class SplitReader:
 def _target(feature: FeatureSchema, name: str, request: FetchRequest, buffers: BufferPool) -> Array:
     given: Mapping[str, Array] = request.out or {}
     return given[name] if name in given else buffers.take((len(request.ids), *feature.shape), feature.numpy_dtype)
-
-
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _check_range(what: str, ids: Array, stop: int, first: int = 0) -> None:

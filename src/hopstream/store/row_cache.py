@@ -27,7 +27,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, address_of, offsets_of
 from hopstream.dataset.book import Entity
 from hopstream.engine.machine import this_machine
 from hopstream.kernels.gather import locate_rows
@@ -250,14 +250,14 @@ class _Rows:
 
     def locate(self, slots: IntArray, positions: IntArray, located: LocatedRows) -> None:
         """Locate pinned rows, of a table without ragged columns; see ``LocalStore.locate``."""
-        offsets, base = np.array([0, len(self._arena)]), self._arena.ctypes.data
+        offsets, base = np.array([0, len(self._arena)]), address_of(self._arena)
         for name, addresses in located.columns():
             table = np.array([[base + self._places[name], self._arena.size]])
             locate_rows(slots, offsets, table, self.slot_bytes, 1, positions, addresses)
 
     def write_located(self, slots: IntArray, positions: IntArray, located: LocatedRows) -> None:
         """Copy rows to slots that are being filled, of a table without ragged columns."""
-        base, (num_slots, slot_bytes) = self._arena.ctypes.data, self._arena.shape
+        base, (num_slots, slot_bytes) = address_of(self._arena), self._arena.shape
         out = [Target(base + self._places[name], slot_bytes, num_slots) for name in located.names]
         located.copy(located.addresses.take(positions, axis=1), slots, out)
 

@@ -95,13 +95,13 @@ def sample_calls(requests: Sequence[SampleRequest], max_ids: int) -> Iterator[tu
 def write_samples(requests: Sequence[SampleRequest], book: PartitionBook) -> tuple[list[dict[str, Any]], list[Array]]:
     """Encode checked requests as records and arrays; records name arrays by position, and may share them."""
     arrays: list[Array] = []
-    places: dict[tuple[int, str], int] = {}
+    places: dict[tuple[int, np.dtype[Any]], int] = {}
 
     def place(array: IntArray, dtype: np.dtype[Any]) -> int:
-        known = places.get((id(array), dtype.name))
+        known = places.get((id(array), dtype))
         if known is not None:
             return known
-        places[id(array), dtype.name] = len(arrays)
+        places[id(array), dtype] = len(arrays)
         arrays.append(array.astype(dtype, copy=False))
         return len(arrays) - 1
 

@@ -153,6 +153,11 @@ class Cut:
         return np.concatenate([self.positions[run] for run in runs]), np.concatenate([self.ids[run] for run in runs])
 
 
+def _are_all(positions: IntArray, num_rows: int) -> bool:
+    """Return whether positions are those of all rows, in order."""
+    return len(positions) == num_rows and np.array_equal(positions, np.arange(num_rows))
+
+
 def busy_parts(cuts: Sequence[Cut]) -> list[int]:
     """Return the parts that have rows in any cut, ascending."""
     return sorted({part for cut in cuts for part in cut.busy()})
@@ -244,7 +249,9 @@ class SampleStitch(Stitch[list[SampleReply]]):
 
     def _request(self, i: int, positions: IntArray, parts: Sequence[int]) -> SampleRequest:
         """Return a request for some rows with their parts' excluded pairs; it keeps all candidates."""
-        request, pairs = take_rows(self._requests[i], positions), self._pairs[i]
+        request, pairs = self._requests[i], self._pairs[i]
+        if not _are_all(positions, len(request.ids)):
+            request = take_rows(request, positions)
         if request.excluded is None or pairs is None:
             return request
         own, _ = pairs.rows(parts)
@@ -255,6 +262,8 @@ class SampleStitch(Stitch[list[SampleReply]]):
         return [self._stitched(*pair) for pair in zip(self._requests, self._replies, strict=True)]
 
     def _stitched(self, request: SampleRequest, replies: Sequence[tuple[IntArray, SampleReply]]) -> SampleReply:
+        if len(replies) == 1 and _are_all(replies[0][0], len(request.ids)):
+            return replies[0][1]
         counts = np.zeros(len(request.ids), np.int32)
         for positions, reply in replies:
             counts[positions] = reply.counts
