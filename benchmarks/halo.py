@@ -109,7 +109,8 @@ def measure(name: str, folder: Path, location: str, num_batches: int, expected: 
     seeds = dataset.open_part(0).node_keys[NODE]
     splits = [dataset.open_part(part).splits[NODE]["train"] for part in range(NUM_PARTS)]
     seeds = np.intersect1d(seeds, np.concatenate(splits))
-    store = RoutedStore([LocalStore(dataset, [0]), RemoteStore(location, StoreSettings(prefer_local=False))])
+    settings = StoreSettings(prefer_local=False, cache_bytes=0)
+    store = RoutedStore([LocalStore(dataset, [0]), RemoteStore(location, settings)], settings)
     seconds, cpu_s = [], []
     with (
         store,
@@ -127,7 +128,7 @@ def measure(name: str, folder: Path, location: str, num_batches: int, expected: 
             cpu_s.append(time.process_time() - cpu_start)
         after = store.traffic()
     more = {
-        kind: {n: value - asdict(before[kind])[n] for n, value in asdict(counts).items()}
+        kind: {n: value - getattr(before[kind], n) for n, value in counts._asdict().items()}
         for kind, counts in after.items()
     }
     return Figures(
@@ -153,6 +154,8 @@ def plans(num_bytes: int) -> list[tuple[str, dict[str, Any]]]:
         ("none", {"hops": 0}),
         ("1 hop", {"hops": 1}),
         ("1 hop, features", {"hops": 1, "features": "all"}),
+        ("edges, 1 MB budget", {"hops": 0, "edge_budget": "1MB"}),
+        ("edges, 5 MB budget", {"hops": 0, "edge_budget": "5MB"}),
         *of_budget,
         ("1 hop, 10% budget", {"hops": 1, "budget": num_bytes // 10}),
         ("2 hops, features", {"hops": 2, "features": "all"}),

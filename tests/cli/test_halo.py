@@ -88,10 +88,11 @@ def test_with_partition_and_dispatch(graph, root, tmp_path, capsys):
     assert "\nhalo " in out and " of copies\n" in out and "up to" in out
     ours, theirs = (hopstream.open_dataset(tmp_path / name, verify=True).manifest for name in ("p", "out"))
     assert ours.halo.halo_id == theirs.halo.halo_id
-    only_budget = ["--halo-budget", "1kB", "--overwrite", "--parts", "2"]
+    only_budget = ["--halo-budget", "1kB", "--halo-edge-budget", "2kB", "--overwrite", "--parts", "2"]
     assert main(["partition", str(root), "--out", str(tmp_path / "p"), *only_budget]) == 0
     halo = hopstream.open_dataset(tmp_path / "p").manifest.halo
     assert (halo.hops, halo.budget_bytes, dict(halo.features)) == (0, 1000, {"node": ("x", "y")})
+    assert halo.edge_budget_bytes == 2000 and all(halo.parts[0].nodes.values())
 
 
 def test_bad_options_are_refused(root, tmp_path, capsys):

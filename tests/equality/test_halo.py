@@ -24,6 +24,7 @@ HALOS = {
     "hottest": {"hops": 0, "budget": 3000},
     "one hop, hottest": {"hops": 1, "features": "all", "budget": 3000},
     "two hops, all": {"hops": 2, "features": "all"},
+    "hottest edges": {"hops": 0, "edge_budget": 20_000, "budget": 3000},
 }
 WAYS = {"nodes": test_node_modes, "links": test_links}
 ALL_CASES = [(kind, case) for kind, module in WAYS.items() for case in module.CASES]
@@ -32,6 +33,7 @@ CASES_OF_HALO = {
     "hottest": ALL_CASES[1::12],
     "one hop, hottest": ALL_CASES[2::6],
     "two hops, all": ALL_CASES[4::6],
+    "hottest edges": ALL_CASES[3::6],
 }
 """Every second way of sampling, with some halo."""
 Found = dict[str, dict[str, Places]]
@@ -81,7 +83,7 @@ def test_every_kind_of_column(places: Found, halo: str, name: str) -> None:
             found[topology] = compared_batches(loader)
             counts = store.traffic() if isinstance(store, RoutedStore) else {}
     assert found[NEAR] == found[YARDSTICK]
-    assert (counts["sample"].halo_ids > 0) is bool(HALOS[halo]["hops"])
+    assert (counts["sample"].halo_ids > 0) is (halo != "hottest")
     assert counts["fetch"].halo_ids > 0
     has_every_row = (halo, name) == ("two hops, all", "homogeneous")
     assert (counts["fetch"].remote_ids == 0) is has_every_row

@@ -154,7 +154,7 @@ def test_several_local_parts(served):
     """Copies of rows of local parts are not used, and all parts' halos are."""
     with opened(served, here=(0, 2)) as store:
         wanted = [batches_of(store, part) for part in range(4)]
-    for halo in ({"hops": 1, "features": "all"}, {"hops": 2, "budget": 9000}):
+    for halo in ({"hops": 1, "features": "all"}, {"hops": 2, "budget": 9000}, {"edge_budget": 30_000}):
         with opened(served, here=(0, 2), **halo) as store:
             for part in range(4):
                 assert_same(batches_of(store, part), wanted[part])

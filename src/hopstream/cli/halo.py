@@ -24,6 +24,10 @@ FEATURES_HELP = (
     "features to copy: none, all, or type:feature and type:* joined by commas, with edge types as src__rel__dst; "
     "with a budget, all of nodes"
 )
+EDGE_BUDGET_HELP = (
+    "copy edges of the nodes with the most expected requests per byte, whatever their distance, up to this size per "
+    "part, such as 1GiB, instead of those within hops"
+)
 BUDGET_HELP = (
     "copy features of the likeliest sampled rows, whatever their distance, up to this size per part, such as 2GiB"
 )
@@ -36,6 +40,7 @@ class HaloFlags:
     hops: int = field(default=1, metadata={"help": "copy edges of nodes within this many hops of a part; 0 for none"})
     features: str | None = field(default=None, metadata={"help": FEATURES_HELP})
     budget: str | None = field(default=None, metadata={"help": BUDGET_HELP})
+    edge_budget: str | None = field(default=None, metadata={"help": EDGE_BUDGET_HELP})
     fanouts: str = field(
         default="15,10,5",
         metadata={"help": "neighbours per hop in training, joined by commas; determines which rows are likely"},
@@ -56,8 +61,9 @@ class HaloFlags:
         except ValueError:
             raise SettingsError(f"fanouts is {self.fanouts!r}; it must be integers such as 15,10,5") from None
         settings = HaloSettings(
-            hops=self.hops, features=self.features, budget=self.budget, fanouts=fanouts, batch_size=self.batch_size
-        )
+            hops=self.hops, features=self.features, budget=self.budget, edge_budget=self.edge_budget, fanouts=fanouts,
+            batch_size=self.batch_size,
+        )  # fmt: skip
         object.__setattr__(self, "settings", settings)
 
 
@@ -73,15 +79,19 @@ class NewHaloFlags:
     )
     halo_features: str | None = field(default=None, metadata={"help": FEATURES_HELP})
     halo_budget: str | None = field(default=None, metadata={"help": BUDGET_HELP})
+    halo_edge_budget: str | None = field(default=None, metadata={"help": EDGE_BUDGET_HELP})
     settings: HaloSettings | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Check every field."""
-        given = (self.halo_hops, self.halo_features, self.halo_budget)
+        given = (self.halo_hops, self.halo_features, self.halo_budget, self.halo_edge_budget)
         settings = None
         try:
             if any(value is not None for value in given):
-                settings = HaloSettings(hops=self.halo_hops or 0, features=self.halo_features, budget=self.halo_budget)
+                settings = HaloSettings(
+                    hops=self.halo_hops or 0, features=self.halo_features, budget=self.halo_budget,
+                    edge_budget=self.halo_edge_budget,
+                )  # fmt: skip
         except SettingsError as error:
             raise SettingsError(f"halo_{error}") from error
         object.__setattr__(self, "settings", None if settings is None or settings.is_nothing else settings)
@@ -128,7 +138,8 @@ def show_halo(output: Output, halo: Halo, clock: Clock | None = None) -> None:
     rows = plural_text(num_cached, "row")
     text = f"{plural_text(num_nodes, 'node')}, {plural_text(num_edges, 'edge')}, {rows} of features"
     facts: Facts = {
-        "hops": halo.hops, "nodes": num_nodes, "edges": num_edges, "feature_rows": num_cached,
+        "hops": halo.hops, "edge_budget_bytes": halo.edge_budget_bytes, "nodes": num_nodes, "edges": num_edges,
+        "feature_rows": num_cached,
         "bytes": list(halo.bytes), "unreached": list(halo.unreached), "halo_id": halo.halo_id,
     }  # fmt: skip
     output.stage("halo", bytes_text(sum(halo.bytes)), text, facts, None if clock is None else clock.cost())

@@ -139,8 +139,9 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
     if census.stored_text():
         output.text(f"{'':<16} with {census.stored_text()}")
     if census.halo is not None:
-        copied = f"{plural_text(census.halo.hops, 'hop')}, {bytes_text(sum(census.halo.bytes))}"
-        output.text(f"{'':<16} halo of {copied} of copies beside the parts' own")
+        halo, budget = census.halo, census.halo.edge_budget_bytes
+        reach = plural_text(halo.hops, "hop") if budget is None else f"edges up to {bytes_text(budget)} per part"
+        output.text(f"{'':<16} halo of {reach}, {bytes_text(sum(halo.bytes))} of copies beside the parts' own")
     if census.book.deltas:
         output.text(f"{'':<16} {_deltas_text(census)}")
     output.text(f"{'':<16} dataset {census.dataset_id}, graph {census.graph_id}")

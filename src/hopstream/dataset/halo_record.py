@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from hopstream.arrays import FileRecord
-from hopstream.dataset.book import ends_of, neighbor_dtype
+from hopstream.dataset.book import EdgeEntity, ends_of, neighbor_dtype
 from hopstream.dataset.digests import content_digest
 from hopstream.dataset.paths import Contents, Expected, expected_column, part_folder, path_name
 from hopstream.errors import FormatError
@@ -27,7 +29,7 @@ class HaloCounts:
     """Number of rows that one part keeps copies of.
 
     Attributes:
-        nodes: Node type to the number of nodes whose edges are copied; empty if ``hops`` is 0.
+        nodes: Node type to the number of nodes whose edges are copied; empty if no edges are copied.
         edges: (edge type, direction) to the number of edges of these nodes.
         cached: Node type to the number of nodes with copied features; only types with copied features.
     """
@@ -62,6 +64,7 @@ class Halo:
         features: Node type to the copied features.
         edge_features: Edge type to the copied features, without types that have none.
         budget_bytes: Most bytes of features per part, or None to copy the features of all nodes within ``hops``.
+        edge_budget_bytes: Most bytes of edges per part, or None to copy the edges of all nodes within ``hops``.
         fanouts: See ``HaloSettings``.
         batch_size: See ``HaloSettings``.
         parts: Counts of each part.
@@ -74,6 +77,7 @@ class Halo:
     features: Mapping[str, tuple[str, ...]]
     edge_features: Mapping[EdgeType, tuple[str, ...]]
     budget_bytes: int | None
+    edge_budget_bytes: int | None
     fanouts: tuple[int, ...]
     batch_size: int
     parts: tuple[HaloCounts, ...]
@@ -83,6 +87,11 @@ class Halo:
     def __post_init__(self) -> None:
         """Compute the fingerprint."""
         object.__setattr__(self, "halo_id", content_digest(self._content_to_json()))
+
+    @property
+    def copies_edges(self) -> bool:
+        """Whether the halo has edges."""
+        return self.hops > 0 or self.edge_budget_bytes is not None
 
     @property
     def bytes(self) -> tuple[int, ...]:
@@ -115,6 +124,7 @@ class Halo:
             "features": {t: list(names) for t, names in self.features.items()},
             **({"edge_features": edge_features} if edge_features else {}),
             "budget_bytes": self.budget_bytes,
+            **({} if self.edge_budget_bytes is None else {"edge_budget_bytes": self.edge_budget_bytes}),
             "fanouts": list(self.fanouts),
             "batch_size": self.batch_size,
             "parts": [counts.to_json() for counts in self.parts],
@@ -138,6 +148,7 @@ class Halo:
                     for e in value.get("edge_features", [])
                 },
                 budget_bytes=None if value["budget_bytes"] is None else _count(value["budget_bytes"]),
+                edge_budget_bytes=_count(value["edge_budget_bytes"]) if "edge_budget_bytes" in value else None,
                 fanouts=tuple(map(int, value["fanouts"])),
                 batch_size=_count(value["batch_size"]),
                 parts=tuple(map(HaloCounts.from_json, value["parts"])),
@@ -160,9 +171,9 @@ def check_halo(halo: Halo, contents: Contents) -> None:
     if len(halo.parts) != book.num_parts:
         raise FormatError(f"halo has {len(halo.parts)} parts; the dataset has {book.num_parts}")
     _check_features(halo.features, schema.nodes)
-    _check_features(halo.edge_features, schema.edges if halo.hops else {})
-    nodes = set(schema.nodes) if halo.hops else set()
-    edges = set(book.edge_offsets) if halo.hops else set()
+    _check_features(halo.edge_features, schema.edges if halo.copies_edges else {})
+    nodes = set(schema.nodes) if halo.copies_edges else set()
+    edges = set(book.edge_offsets) if halo.copies_edges else set()
     missing = dict(halo.files)
     for part, counts in enumerate(halo.parts):
         if set(counts.nodes) != nodes or set(counts.edges) != edges or set(counts.cached) != set(halo.features):
@@ -227,6 +238,11 @@ def edge_column_names(
         if weight_attr not in features:
             columns["weight.npy"] = known[weight_attr].numpy_dtype.name
     return columns
+
+
+def edge_row_bytes(contents: Contents, entity: EdgeEntity) -> int:
+    """Return the bytes of a copied edge of a type and direction, without features."""
+    return sum(np.dtype(dtype).itemsize for dtype in edge_column_names(contents, *entity).values())
 
 
 def _expected_halo(halo: Halo, counts: HaloCounts, contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:

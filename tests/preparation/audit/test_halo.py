@@ -230,24 +230,24 @@ def test_a_writer_that_loses_a_last_node_is_found(root, monkeypatch):
     ]
 
 
-def choose_nothing(parts, part, sampled, features, budget):
+def choose_nothing(parts, part, sampled, features, budget, **how):
     return {t: NodeBitmap.empty(len(sampled[t])) for t in features}
 
 
-def choose_the_coldest(parts, part, sampled, features, budget):
-    return hottest(parts, part, {t: np.where(c > 0, 1.5 - c, 0) for t, c in sampled.items()}, features, budget)
+def choose_the_coldest(parts, part, sampled, features, budget, **how):
+    return hottest(parts, part, {t: (c > 0) / np.maximum(c, 1e-9) for t, c in sampled.items()}, features, budget, **how)
 
 
-def choose_too_few(parts, part, sampled, features, budget):
-    return hottest(parts, part, sampled, features, budget // 2)
+def choose_too_few(parts, part, sampled, features, budget, **how):
+    return hottest(parts, part, sampled, features, budget // 2, **how)
 
 
-def choose_too_many(parts, part, sampled, features, budget):
-    return hottest(parts, part, sampled, features, budget * 2)
+def choose_too_many(parts, part, sampled, features, budget, **how):
+    return hottest(parts, part, sampled, features, budget * 2, **how)
 
 
-def forget_a_type(parts, part, sampled, features, budget):
-    chosen = hottest(parts, part, sampled, {"user": features["user"]}, budget)
+def forget_a_type(parts, part, sampled, features, budget, **how):
+    chosen = hottest(parts, part, sampled, {"user": features["user"]}, budget, **how)
     return {t: chosen.get(t, NodeBitmap.empty(len(sampled[t]))) for t in features}
 
 
@@ -255,16 +255,19 @@ SELECTIONS = {
     choose_nothing: "holds 0 bytes, and the likeliest row",
     choose_the_coldest: "lacks rows that are likelier",
     choose_too_few: "must be used up",
-    choose_too_many: "300 are allowed",
+    choose_too_many: "are allowed",
     forget_a_type: "lacks rows that are likelier",
 }
 
 
-def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["budget", "edge_budget"])
+def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch, kind):
     """Nodes of both types may be sampled along edges of both directions, and not all fit."""
     root = tmp_path / "d"
     hopstream.write_parts(full_graph(5), root, direction="both", **OPTIONS)
     options = {"features": "user:x,movie:*", "budget": 300, "fanouts": [2, 1], "batch_size": 3}
+    if kind == "edge_budget":
+        options = {"edge_budget": 8000, "fanouts": [2, 1], "batch_size": 3}
     hopstream.dataset.add_halo(root, hops=0, **options)
     assert hopstream.verify_dataset(root).is_ok
     for number, (choose, told) in enumerate(SELECTIONS.items(), 2):
@@ -274,7 +277,8 @@ def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch):
         report = hopstream.verify_dataset(root)
         assert report.kinds == ("halo",), choose
         assert any(told in finding.what for finding in report.findings), choose
-        places = {f"part-0000{part}/halo/{number:05d}/cached" for part in range(3)}
+        folder = "cached" if kind == "budget" else "node"
+        places = {f"part-0000{part}/halo/{number:05d}/{folder}" for part in range(3)}
         assert {finding.where for finding in report.findings} <= places
 
 

@@ -26,6 +26,8 @@ from tests.preparation.audit.forging import OPTIONS, full_graph
 CHOICES = [
     {"hops": 1}, {"hops": 3, "features": "all"}, {"hops": 0, "budget": 500}, {"hops": 2, "budget": "1MB"},
     {"hops": 1, "features": "user:*"}, {"hops": 2, "features": "user__rates__movie:*"},
+    {"edge_budget": 4000}, {"hops": 0, "edge_budget": "3kB", "budget": "1kB"},
+    {"edge_budget": "1MB", "features": "all"},
 ]  # fmt: skip
 
 
@@ -37,13 +39,17 @@ def test_written_bytes_stay_within_the_estimate(tmp_path, options):
     (said,) = told
     assert sum(halo.bytes) <= said.copied_bytes < 40 * sum(halo.bytes) + 100_000
     cached = sum(record.num_bytes for name, record in halo.files.items() if "/cached/" in name)
-    assert (said.budget_bytes > 0) == ("budget" in options)
-    assert "budget" not in options or cached <= said.budget_bytes + 136 * len(halo.files)
+    edges = sum(record.num_bytes for name, record in halo.files.items() if "/cached/" not in name)
+    assert (said.budget_bytes > 0) == ("budget" in options or "edge_budget" in options)
+    within = cached * ("budget" in options) + edges * ("edge_budget" in options)
+    assert within <= said.budget_bytes + (136 + 8) * len(halo.files)
     hopstream.dataset.add_halo(tmp_path / "d", hops=0, on_estimate=told.append)
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("options", [{"hops": 2, "features": "all"}, {"hops": 1, "budget": "20kB"}])
+@pytest.mark.parametrize(
+    "options", [{"hops": 2, "features": "all"}, {"hops": 1, "budget": "20kB"}, {"edge_budget": "20kB"}]
+)
 def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
     graph, halo = hopstream.rmat_graph(8, num_features=6, num_classes=2), HaloSettings(**options)
     write_chunked(graph, tmp_path / "c", num_chunks=2)
@@ -61,11 +67,13 @@ def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
     usage = namedtuple("usage", "free")
     needed = without.dataset_bytes + without.scratch_bytes + told[0].halo.budget_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed - 1))
-    if "budget" in options:
+    if options.keys() & {"budget", "edge_budget"}:
         with pytest.raises(SettingsError, match="of disk while it is written"):
             hopstream.dataset.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "e", halo=halo, **job)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(told[0].halo.budget_bytes - 1))
-        with pytest.raises(OSError, match=r"budget is 20kB for each of 3 parts.*give a smaller budget"):
+        with pytest.raises(
+            OSError, match=r"the budget for each of 3 parts takes .* GB free: make room, or give a smaller budget"
+        ):
             hopstream.dataset.add_halo(tmp_path / "d", **options)
 
 

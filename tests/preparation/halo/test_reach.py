@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import hopstream
 from hopstream.arrays import offsets_of
 from hopstream.kernels.halo import mark_ids
 from hopstream.preparation.halo import reach, sources
-from hopstream.preparation.halo.reach import InclusionModel, hottest, row_bytes
+from hopstream.preparation.halo.reach import InclusionModel, edge_bytes, feature_bytes, hottest
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import EdgesOf, NodeBitmap, NumberTables, Parts, chunks_of
 from tests.preparation.audit.forging import OPTIONS, full_graph
@@ -22,20 +24,21 @@ def parts(tmp_path_factory):
     return Parts(hopstream.open_dataset(root))
 
 
-def sorted_hottest(parts, part, sampled, features, budget):
+def sorted_hottest(parts, part, sampled, sizes_of, budget, per_byte):
     """The hottest nodes of other parts by a full sort."""
     rows = []
-    for number, (node_type, names) in enumerate(features.items()):
+    for number, (node_type, bytes_of) in enumerate(sizes_of.items()):
         first, stop = parts.book.node_offsets[node_type][part : part + 2]
         ids = np.setdiff1d(np.flatnonzero(sampled[node_type] > 0), np.arange(first, stop))
-        sizes = row_bytes(parts, node_type, names, ids)
-        rows += [(-sampled[node_type][i], number, i, size) for i, size in zip(ids, sizes, strict=True)]
-    taken = {t: [] for t in features}
+        sizes = bytes_of(ids)
+        ranks = sampled[node_type][ids] / sizes if per_byte else sampled[node_type][ids]
+        rows += [(-rank, number, i, size) for rank, i, size in zip(ranks, ids, sizes, strict=True) if rank]
+    taken = {t: [] for t in sizes_of}
     for _, number, i, size in sorted(rows):
         budget -= int(size)
         if budget < 0:
             break
-        taken[list(features)[number]].append(int(i))
+        taken[list(sizes_of)[number]].append(int(i))
     return {t: sorted(ids) for t, ids in taken.items()}
 
 
@@ -54,20 +57,25 @@ def test_edges_of_nodes_come_in_bounded_blocks_in_the_order_of_nodes(monkeypatch
     assert np.array_equal(np.concatenate(blocks), wanted) and len(edges) == len(wanted)
 
 
+@pytest.mark.parametrize("of_edges", [False, True])
 @pytest.mark.parametrize("num_values", [1, 3, 1000])
-def test_the_hottest_are_those_of_a_sorted_list(parts, monkeypatch, num_values):
-    """Many equal, zero and tiny chances; ragged features give rows different sizes."""
+def test_the_hottest_are_those_of_a_sorted_list(parts, monkeypatch, num_values, of_edges):
+    """Many equal, zero and tiny chances; ragged features and edges give rows different sizes."""
     monkeypatch.setattr(reach, "CHUNK_ROWS", 7)
     rng, book = np.random.default_rng(num_values), parts.book
     features = {t: tuple(names) for t, names in parts.manifest.schema.nodes.items()}
+    sizes_of = {t: partial(feature_bytes, parts, t, names) for t, names in features.items()}
+    if of_edges:
+        sizes_of = {t: partial(edge_bytes, parts, t) for t in features}
     values = np.append(rng.random(num_values), [0, 5e-324, 1.0])
     sampled = {t: rng.choice(values, book.num_ids(t)) for t in features}
-    total = sum(int(row_bytes(parts, t, names, np.arange(book.num_ids(t))).sum()) for t, names in features.items())
+    total = sum(int(bytes_of(np.arange(book.num_ids(t))).sum()) for t, bytes_of in sizes_of.items())
     sizes = set()
     for budget in [0, 1, *rng.integers(1, total, 25).tolist(), total, 1 << 80]:
         for part in range(book.num_parts):
-            found = {t: nodes.ids().tolist() for t, nodes in hottest(parts, part, sampled, features, budget).items()}
-            assert found == sorted_hottest(parts, part, sampled, features, budget)
+            chosen = hottest(parts, part, sampled, sizes_of, budget, per_byte=of_edges)
+            found = {t: nodes.ids().tolist() for t, nodes in chosen.items()}
+            assert found == sorted_hottest(parts, part, sampled, sizes_of, budget, of_edges)
             sizes.add(sum(map(len, found.values())))
     assert len(sizes) > 10
     assert hottest(parts, 0, sampled, {}, 100) == {}

@@ -20,7 +20,7 @@ from hopstream.errors import FormatError, SettingsError, StateError, UnknownName
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked
 from hopstream.preparation.halo import run as halo_run
-from hopstream.preparation.halo.reach import InclusionModel
+from hopstream.preparation.halo.reach import InclusionModel, edge_bytes
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import NumberTables, Parts
 from tests.dataset.graphs import same_column, tree_of, typed_graphs
@@ -67,7 +67,8 @@ def check_truth(dataset, hops):
     arrays = [dataset.open_part(p) for p in range(book.num_parts)]
     for part in range(book.num_parts):
         halo, wanted = open_halo(dataset, part), naive_reach(dataset, part, hops)
-        assert {t: ids.tolist() for t, ids in halo.node_ids.items()} == (wanted if hops else {})
+        has_hops = dataset.manifest.halo.edge_budget_bytes is None
+        assert not has_hops or {t: ids.tolist() for t, ids in halo.node_ids.items()} == (wanted if hops else {})
         for (node_type, ids), keys in zip(halo.node_ids.items(), halo.node_keys.values(), strict=True):
             parts = book.parts_of(node_type, ids)
             rows = ids - book.offsets(node_type)[parts]
@@ -199,6 +200,32 @@ def test_the_hottest_rows_are_taken_within_the_budget(root):
     assert report.total.row_share == pytest.approx(1)
 
 
+def test_the_edges_of_the_likeliest_expanded_nodes_are_taken_within_the_budget(root):
+    saved, draws = [], {"fanouts": [3, 2], "batch_size": 4}
+    for edge_budget in (0, 2500, 8000, "10MB"):
+        report = hopstream.dataset.add_halo(root, hops=0, edge_budget=edge_budget, **draws)
+        dataset = hopstream.open_dataset(root)
+        check_truth(dataset, 0)
+        parts, num_bytes = Parts(dataset), sum(r.num_bytes for r in report.manifest.halo.files.values())
+        for part in range(3):
+            chances, halo = inclusion_of(parts, part, HaloSettings(**draws)).expanded, open_halo(dataset, part)
+            taken, left = [np.empty(0)], [np.empty(0)]
+            for node_type, ids in halo.node_ids.items():
+                first, stop = dataset.manifest.book.node_offsets[node_type][part : part + 2]
+                others = np.setdiff1d(np.arange(len(chances[node_type])), np.r_[first:stop, ids])
+                ranks = chances[node_type] / edge_bytes(parts, node_type, np.arange(len(chances[node_type])))
+                taken.append(ranks[ids])
+                left.append(ranks[others])
+            least = min(np.concatenate(taken), default=1)
+            assert least > 0 and least >= max(np.concatenate(left), default=0)
+        heads = (136 + 8) * len(report.manifest.halo.files)
+        assert edge_budget == "10MB" or num_bytes <= 3 * edge_budget + heads
+        assert hopstream.verify_dataset(root).is_ok
+        saved.append(report.total.saved_expanded)
+    assert saved[0] == 0 and saved == sorted(saved) and len(set(saved)) == 4
+    assert report.total.expanded_share == pytest.approx(1)
+
+
 def test_inclusion_is_the_chance_of_being_sampled(tmp_path):
     """Compare with a slow count, and with batches on a tree, where the model is exact for one seed."""
     graph = hopstream.graph_from_arrays(np.array([[1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 3]]), num_nodes=7)
@@ -279,6 +306,8 @@ def test_bad_options_are_refused(root):
         ({"hops": 1, "features": "x"}, "must be type:feature"),
         ({"features": "none", "budget": 1}, "a budget is for features"),
         ({"budget": "much"}, "budget is 'much'"),
+        ({"edge_budget": "much"}, "edge_budget is 'much'"),
+        ({"edge_budget": -1}, "edge_budget is -1"),
         ({"fanouts": []}, "fanouts is"),
         ({"fanouts": [-2]}, "fanouts is -2"),
         ({"batch_size": 0}, "batch_size is 0"),
@@ -287,6 +316,8 @@ def test_bad_options_are_refused(root):
             hopstream.dataset.add_halo(root, **wrong)
     with pytest.raises(SettingsError, match="features of edges are copied with the edges"):
         hopstream.dataset.add_halo(root, hops=0, features=["user__rates__movie:rating", "user:x"], budget=100)
+    with pytest.raises(SettingsError, match="edge_budget is given; features of edges are copied with the edges"):
+        hopstream.dataset.add_halo(root, features="user__rates__movie:rating", edge_budget=100)
     for features, told in (
         ("user:y", "has no feature 'y'"), ("nobody:x", "nobody"), ("user__rates__movie:y", "has no feature 'y'"),
     ):  # fmt: skip
@@ -332,3 +363,4 @@ def test_features_of_no_nodes_are_refused():
     with pytest.raises(SettingsError, match="give hops above 0, or a budget"):
         HaloSettings(hops=0, features="all")
     assert HaloSettings(hops=0).is_nothing and not HaloSettings(hops=0, budget="1MB").is_nothing
+    assert not HaloSettings(hops=0, edge_budget="1MB").is_nothing

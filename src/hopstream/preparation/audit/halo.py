@@ -1,4 +1,4 @@
-"""Checks the halos of parts against the owners of their rows, the hops and the budget.
+"""Checks the halos of parts against the owners of their rows, the hops and the budgets.
 
 The chances of rows are computed as when the rows were chosen. The choice is checked by comparing each row that is left
 out with the copied rows.
@@ -19,7 +19,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.dataset.book import ends_of, entity_label
 from hopstream.dataset.chunks import row_chunks
-from hopstream.dataset.halo_record import Halo, cached_path, halo_root, node_path
+from hopstream.dataset.halo_record import Halo, cached_path, edge_row_bytes, halo_root, node_path
 from hopstream.dataset.layout import Dataset
 from hopstream.dataset.paths import edge_folder, feature_paths, node_folder
 from hopstream.errors import FormatError, SettingsError
@@ -37,22 +37,32 @@ LEAST_RATIO = 1 - 1e-9
 """Chances that differ by less count as equal, because another machine may round differently."""
 
 
-def check_budget(files: Files, halo: Halo, parts: Parts, part: int, cached_ids: Mapping[str, IntArray]) -> None:
-    """Report rows that are left out although they are likelier than a copied row, or fit into the budget.
+def check_budgets(
+    files: Files, halo: Halo, parts: Parts, part: int, node_ids: Mapping[str, IntArray],
+    cached_ids: Mapping[str, IntArray],
+) -> None:  # fmt: skip
+    """Report nodes that are left out although they are likelier than a copied one, or fit into a budget.
 
-    Takes 24 bytes per node of the graph.
+    Takes 24 bytes per node of the graph, and 8 more with a budget of edges.
 
     Raises:
         FormatError: A file of a part cannot be used.
     """
-    where, findings = str(halo_root(part, halo.generation) / "cached"), files.findings
+    root, findings = halo_root(part, halo.generation), files.findings
     try:
         settings = HaloSettings(fanouts=halo.fanouts, batch_size=halo.batch_size)
     except SettingsError as error:
-        findings.add("halo", where, f"was chosen by settings that are invalid: {error}")
+        findings.add("halo", str(root), f"was chosen by settings that are invalid: {error}")
         return
-    model = InclusionModel(parts, settings, NumberTables(files.root, NO_LIMIT), is_expanding=False)
-    _Budget(files, halo, part, cached_ids, model.of(part).sampled).check(where)
+    edge_budget = halo.edge_budget_bytes
+    model = InclusionModel(
+        parts, settings, NumberTables(files.root, NO_LIMIT), is_expanding=edge_budget is not None
+    ).of(part)
+    if halo.budget_bytes is not None:
+        of_rows = _Budget(files, parts, part, halo.budget_bytes, cached_ids, model.sampled, halo.features)
+        of_rows.check(str(root / "cached"))
+    if edge_budget is not None:
+        _Budget(files, parts, part, edge_budget, node_ids, model.expanded, None).check(str(root / "node"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,50 +72,53 @@ class _Rows:
     Attributes:
         node_type: Node type of the rows.
         first_id: Id of the first row.
-        chances: float64[n], the chance of each row to be sampled.
+        ranks: float64[n], the chance of each row to be sampled, or its expected requests per byte of its edges.
         sizes: int64[n], the bytes of a copy of each row.
         is_there: bool[n], whether there is a copy.
     """
 
     node_type: str
     first_id: int
-    chances: Chances
+    ranks: Chances
     sizes: IntArray
     is_there: Array
 
     @property
     def is_left_out(self) -> Array:
         """bool[n], whether a row that may be sampled has no copy."""
-        return ~self.is_there & (self.chances > 0)
+        return ~self.is_there & (self.ranks > 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Budget:
-    """Copies of one part within the budget."""
+    """Copies of one part within a budget."""
 
     files: Files
-    halo: Halo
+    parts: Parts
     part: int
-    cached_ids: Mapping[str, IntArray]
+    budget: int
+    kept_ids: Mapping[str, IntArray]
     chances: Mapping[str, Chances]
+    features: Mapping[str, tuple[str, ...]] | None
+    """Node type to the copied features; None for a budget of edges."""
 
     def check(self, where: str) -> None:
         """Report everything that is wrong."""
-        budget, findings = self.halo.budget_bytes or 0, self.files.findings
+        budget, findings = self.budget, self.files.findings
         num_bytes, coldest, likeliest = 0, np.inf, 0.0
         for rows in self._rows():
             num_bytes += int(rows.sizes[rows.is_there].sum())
-            coldest = min(coldest, float(rows.chances[rows.is_there].min(initial=np.inf)))
-            likeliest = max(likeliest, float(rows.chances[rows.is_left_out].max(initial=0.0)))
+            coldest = min(coldest, float(rows.ranks[rows.is_there].min(initial=np.inf)))
+            likeliest = max(likeliest, float(rows.ranks[rows.is_left_out].max(initial=0.0)))
         if num_bytes > budget:
             findings.add("halo", where, f"holds {num_bytes} bytes; {budget} are allowed")
         if not likeliest:
             return
         next_bytes = 0  # size of the next row to take, which is one of the likeliest
         for rows in self._rows():
-            is_next = rows.is_left_out & (rows.chances >= likeliest * LEAST_RATIO)
+            is_next = rows.is_left_out & (rows.ranks >= likeliest * LEAST_RATIO)
             next_bytes = max(next_bytes, int(rows.sizes[is_next].max(initial=0)))
-            likelier = rows.first_id + np.flatnonzero(rows.is_left_out & (rows.chances * LEAST_RATIO > coldest))
+            likelier = rows.first_id + np.flatnonzero(rows.is_left_out & (rows.ranks * LEAST_RATIO > coldest))
             what, places = "lacks rows that are likelier than a row that it has", likelier.tolist()
             findings.add("halo", where, what, len(likelier), (f"{rows.node_type} id {i}" for i in places))
         if num_bytes + next_bytes <= budget:
@@ -114,29 +127,43 @@ class _Budget:
 
     def _rows(self) -> Iterator[_Rows]:
         """Yield all rows of other parts, in ranges."""
-        for node_type, names in self.halo.features.items():
-            kept = self.cached_ids[node_type]
-            for first, sizes in self._sizes(node_type, names):
+        for node_type, kept in self.kept_ids.items():
+            for first, sizes in self._sizes(node_type):
                 stop = first + len(sizes)
                 is_there = np.zeros(len(sizes), np.bool_)
                 is_there[kept[np.searchsorted(kept, first) : np.searchsorted(kept, stop)] - first] = True
                 chances = self.chances[node_type][first:stop]
-                yield _Rows(node_type=node_type, first_id=first, chances=chances, sizes=sizes, is_there=is_there)
+                ranks = chances / sizes if self.features is None else chances
+                yield _Rows(node_type=node_type, first_id=first, ranks=ranks, sizes=sizes, is_there=is_there)
 
-    def _sizes(self, node_type: str, names: tuple[str, ...]) -> Iterator[tuple[int, IntArray]]:
+    def _sizes(self, node_type: str) -> Iterator[tuple[int, IntArray]]:
         """Yield first id and the bytes of a copy of each row, for ranges of the rows of other parts."""
-        offsets, features = self.files.manifest.book.offsets(node_type), self.files.manifest.schema.nodes[node_type]
-        fixed = 16 + sum(features[name].row_bytes for name in names if features[name].is_fixed_width)
-        ragged = [name for name in names if not features[name].is_fixed_width]
-        for part in range(len(self.halo.parts)):
-            ends = {name: self._ends(part, node_type, name) for name in ragged} if part != self.part else {}
-            num_rows = int(offsets[part + 1] - offsets[part]) if part != self.part else 0
+        offsets = self.files.manifest.book.offsets(node_type)
+        for part in range(len(offsets) - 1):
+            if part == self.part:
+                continue
+            fixed, items = self._items(part, node_type)
+            num_rows = int(offsets[part + 1] - offsets[part])
             for start in range(0, num_rows, BLOCK_ROWS):
                 stop = min(start + BLOCK_ROWS, num_rows)
                 sizes = np.full(stop - start, fixed, np.int64)
-                for name, of_rows in ends.items():
-                    sizes += 8 + np.diff(of_rows[start : stop + 1]) * features[name].row_bytes
+                for ends, item_bytes in items:
+                    sizes += np.diff(ends[start : stop + 1]) * item_bytes
                 yield int(offsets[part]) + start, sizes
+
+    def _items(self, part: int, node_type: str) -> tuple[int, list[tuple[IntArray, int]]]:
+        """Return the fixed bytes of a row of a part, and the ends and bytes of its ragged items or edges."""
+        manifest = self.files.manifest
+        if self.features is None:
+            entities = [entity for entity in manifest.book.edge_offsets if ends_of(*entity)[0] == node_type]
+            edges = [self.parts.arrays[part].edges[entity].indptr for entity in entities]
+            return 16 + 16 * len(edges), [
+                (ends, edge_row_bytes(manifest, entity)) for ends, entity in zip(edges, entities, strict=True)
+            ]
+        schema, names = manifest.schema.nodes[node_type], self.features[node_type]
+        ragged = [name for name in names if not schema[name].is_fixed_width]
+        fixed = 16 + sum(schema[name].row_bytes if name not in ragged else 8 for name in names)
+        return fixed, [(self._ends(part, node_type, name), schema[name].row_bytes) for name in ragged]
 
     def _ends(self, part: int, node_type: str, name: str) -> Array:
         """Return the offsets of a ragged feature's rows in a part."""
@@ -261,9 +288,10 @@ class _Check:
         known = {t: ids for t, ids in node_ids.items() if ids is not None}
         cached = {t: ids for t, ids in cached_ids.items() if ids is not None}
         self._check_reach(known, cached)
-        if self.halo.budget_bytes is not None and len(cached) == len(cached_ids):
-            check_budget(self.files, self.halo, self.parts, self.part, cached)
-        if len(known) + len(cached) < len(node_ids) + len(cached_ids):
+        is_complete = len(known) + len(cached) == len(node_ids) + len(cached_ids)
+        if is_complete and (self.halo.budget_bytes, self.halo.edge_budget_bytes) != (None, None):
+            check_budgets(self.files, self.halo, self.parts, self.part, known, cached)
+        if not is_complete:
             self.files.findings.skip("halo", f"{root}: ids of nodes cannot be used")
             return
         writer = HaloWriter(self.parts, self.halo.generation, _Comparison(self.files))
@@ -273,7 +301,9 @@ class _Check:
     def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
         root, findings, hops = halo_root(self.part, self.halo.generation), self.files.findings, self.halo.hops
         wanted = is_within(self.files, self.part, hops)
-        lists = [(node_path(root, t), t, ids) for t, ids in node_ids.items()]
+        lists = []
+        if self.halo.edge_budget_bytes is None:
+            lists += [(node_path(root, t), t, ids) for t, ids in node_ids.items()]
         if self.halo.budget_bytes is None:
             lists += [(cached_path(root, t), t, ids) for t, ids in cached_ids.items()]
         for folder, node_type, ids in lists:

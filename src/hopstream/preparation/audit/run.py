@@ -80,7 +80,7 @@ def check_owners_meta(files: Files, folder: Path) -> None:
 MIN_WINDOW_EDGES = 1 << 16
 PROCESS_BYTES = 256 << 20
 """Memory of a process with loaded libraries and compiled kernels that compares blocks of a million edges."""
-NODE_BYTES, HALO_NODE_BYTES = 64, 24
+NODE_BYTES, HALO_NODE_BYTES = 64, 32
 """Memory per node: key, id and time, with their expected values; and memory per node for halos with a budget."""
 MAX_FINDINGS = 100
 
@@ -173,7 +173,8 @@ def _window_edges(manifest: Manifest, memory: str | None) -> int:
     """
     schema, book = manifest.schema, manifest.book
     num_nodes = sum(map(book.num_ids, schema.nodes))
-    has_budget = manifest.halo is not None and manifest.halo.budget_bytes is not None
+    halo = manifest.halo
+    has_budget = halo is not None and (halo.budget_bytes, halo.edge_budget_bytes) != (None, None)
     taken = PROCESS_BYTES + num_nodes * (NODE_BYTES + has_budget * HALO_NODE_BYTES)
     needs = Needs.of_one(taken + MIN_WINDOW_EDGES * EDGE_BYTES, f"verifying {num_nodes} nodes needs")
     return (allot(memory, WorkerSettings(num_workers=0), (needs,)).memory_bytes - taken) // EDGE_BYTES

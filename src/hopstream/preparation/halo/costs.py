@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-import numpy as np
-
 from hopstream.dataset.book import Entity, ends_of
-from hopstream.dataset.halo_record import edge_column_names
+from hopstream.dataset.halo_record import edge_column_names, edge_row_bytes
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import Contents, edge_folder, feature_paths, node_folder
 from hopstream.engine.settings import Allotment, Needs, WorkerSettings, allot
@@ -35,8 +33,8 @@ class HaloCosts:
 
     Attributes:
         copied_bytes: Upper bound of the bytes of copies.
-        budget_bytes: Part of ``copied_bytes`` that is features within a budget. A budget is used up as far as nodes can
-            be sampled.
+        budget_bytes: Part of ``copied_bytes`` that is features or edges within a budget. A budget is used up as far as
+            nodes can be sampled.
         table_bytes: Bytes of tables with a number per node while halos are made; tables that do not fit the memory go
             to files.
         work: Memory for halos; None if only the disk was estimated.
@@ -91,25 +89,28 @@ def halo_costs(
         return HaloCosts()
     sizes = {t: book.num_ids(t) for t in schema.nodes}
     rows = num_files = 0
-    if settings.hops:
+    if settings.copies_edges:
         rows = sum(ID_BYTES * n for n in sizes.values())
         num_files = 2 * len(sizes)
         for entity in book.edge_offsets:
-            dtypes = edge_column_names(contents, *entity).values()
+            num_files += 2 + len(edge_column_names(contents, *entity)) + 2 * len(schema.edges[entity[0]])
             rows += OFFSET_BYTES * sizes[ends_of(*entity)[0]]
-            rows += book.num_ids(entity) * sum(np.dtype(dtype).itemsize for dtype in dtypes)
+            rows += book.num_ids(entity) * edge_row_bytes(contents, entity)
             rows += feature_bytes.get(entity, 0)
-            num_files += 2 + len(dtypes) + 2 * len(schema.edges[entity[0]])
     of_nodes = {t: num_bytes for t, num_bytes in feature_bytes.items() if isinstance(t, str)}
     features = num_others * sum(ID_BYTES * sizes[t] + num_bytes for t, num_bytes in of_nodes.items())
     num_files += sum(2 + 2 * len(schema.nodes[t]) for t in of_nodes)
-    budget = settings.budget_bytes
+    edges = num_others * rows
+    budget, edge_budget = settings.budget_bytes, settings.edge_budget_bytes
     if budget is not None:
         features = min(features, budget * book.num_parts)
-    num_tables = 0 if budget is None and not has_savings else 3 + has_savings
+    if edge_budget is not None:
+        edges = min(edges, edge_budget * book.num_parts)
+    is_expanding = has_savings or edge_budget is not None
+    num_tables = 0 if budget is None and not is_expanding else 3 + is_expanding
     return HaloCosts(
-        copied_bytes=num_others * rows + features + book.num_parts * num_files * HEAD_BYTES,
-        budget_bytes=0 if budget is None else features,
+        copied_bytes=edges + features + book.num_parts * num_files * HEAD_BYTES,
+        budget_bytes=(0 if budget is None else features) + (0 if edge_budget is None else edges),
         table_bytes=num_tables * NUMBER_BYTES * sum(sizes.values()),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.dataset.book import ends_of
+from hopstream.dataset.halo_record import edge_row_bytes
 from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import CHUNK_ROWS, Chances, NodeBitmap, NumberTables, Parts, chunks_of
+from hopstream.preparation.halo.sources import CHUNK_ROWS, Chances, NodeBitmap, NumberTables, Parts, Values, chunks_of
 
 MAX_BUDGET = 1 << 62
 
@@ -145,15 +146,28 @@ def _train_ids(parts: Parts, node_type: str, first: int, stop: int) -> Iterator[
             yield ids[(ids >= first) & (ids < stop)]
 
 
+RowBytes = Callable[[IntArray], IntArray]
+"""Returns int64[n], the bytes of a copy of each of n nodes, given by id."""
+
+
 def hottest(
-    parts: Parts, part: int, sampled: Mapping[str, Chances], features: Mapping[str, tuple[str, ...]], budget: int
-) -> dict[str, NodeBitmap]:
+    parts: Parts, part: int, chances: Mapping[str, Chances], sizes: Mapping[str, RowBytes], budget: int,
+    *, per_byte: bool = False,
+) -> dict[str, NodeBitmap]:  # fmt: skip
     """Return the nodes of other parts with the largest chances (VIP) that fit a budget of bytes, by type.
 
-    Nodes are taken by descending chance, ties by type and id, until the next one does not fit. Takes one bit per node
-    of the graph.
+    Nodes are taken by descending rank, ties by type and id, until the next one does not fit. Takes one bit per node of
+    the graph.
+
+    Args:
+        parts: All parts.
+        part: The part that copies.
+        chances: Node type to float64[num_nodes], at least 0.
+        sizes: Node type to the sizes of copies; nodes of other types are not taken.
+        budget: Most bytes.
+        per_byte: Rank nodes by chance per byte of their copies, instead of by chance.
     """
-    others = [_Others(parts, t, part, sampled[t].view(np.uint64), names) for t, names in features.items()]
+    others = [_Others(parts, t, part, chances[t], row_bytes, per_byte) for t, row_bytes in sizes.items()]
     threshold, left = _threshold(others, min(budget, MAX_BUDGET))
     taken = {of.node_type: of.above(threshold) for of in others}
     for of in others if threshold else ():
@@ -167,7 +181,7 @@ def hottest(
 
 
 def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
-    """Return a threshold, as bits of a chance, and the bytes left after all rows above it.
+    """Return a threshold, as bits of a rank, and the bytes left after all rows above it.
 
     All rows above the threshold fit, but not all rows at the threshold. It is 0 if everything fits.
     """
@@ -187,46 +201,58 @@ def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Others:
-    """Nodes of one type that a part does not own, with their chances as bits: uint64[num_nodes]."""
+    """Nodes of one type that a part does not own, and their ranks; positive floats are in the order of their bits."""
 
     parts: Parts
     node_type: str
     part: int
-    bits: NDArray[np.uint64]
-    names: tuple[str, ...]
+    chances: Chances
+    row_bytes: RowBytes
+    per_byte: bool
 
     def weigh(self, prefix: int, shift: int, totals: IntArray) -> None:
-        """Add the bytes of rows by chance; see ``weigh_chances``."""
-        is_ragged = any(self.parts.ragged(self.node_type, name) is not None for name in self.names)
-        alike = self.row_bytes(np.zeros(0 if is_ragged else 1, np.int64))
+        """Add the bytes of rows by rank; see ``weigh_chances``."""
         for first, stop in self._stretches():
-            row_bytes = self.row_bytes(np.arange(first, stop)) if is_ragged else alike
-            weigh_chances(self.bits[first:stop], prefix, shift, row_bytes, totals)
+            sizes = self.row_bytes(np.arange(first, stop))
+            weigh_chances(self._bits(first, stop, sizes), prefix, shift, sizes, totals)
 
     def above(self, threshold: int) -> NodeBitmap:
-        """Return the nodes with a larger chance."""
-        found = NodeBitmap.empty(len(self.bits))
+        """Return the nodes with a larger rank."""
+        found = NodeBitmap.empty(len(self.chances))
         for first, stop in self._stretches():
-            mark_above(self.bits[first:stop], first, threshold, found.marks)
+            mark_above(self._bits(first, stop), first, threshold, found.marks)
         return found
 
     def equal_to(self, threshold: int) -> Iterator[IntArray]:
-        """Yield the nodes with exactly this chance, ascending, in blocks."""
+        """Yield the nodes with exactly this rank, ascending, in blocks."""
         for first, stop in self._stretches():
-            yield first + np.flatnonzero(self.bits[first:stop] == np.uint64(threshold))
+            yield first + np.flatnonzero(self._bits(first, stop) == np.uint64(threshold))
 
-    def row_bytes(self, ids: IntArray) -> IntArray:
-        """Return the bytes of copies; see the function ``row_bytes``."""
-        return row_bytes(self.parts, self.node_type, self.names, ids)
+    def _bits(self, first: int, stop: int, sizes: IntArray | None = None) -> NDArray[np.uint64]:
+        """Return the ranks of a range of nodes as bits, uint64[stop - first]."""
+        ranks = self.chances[first:stop]
+        if self.per_byte:
+            ranks = ranks / (self.row_bytes(np.arange(first, stop)) if sizes is None else sizes)
+        return ranks.view(np.uint64)
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
         own_first, own_stop = _range(self.parts, self.node_type, self.part)
-        for begin, end in ((0, own_first), (own_stop, len(self.bits))):
+        for begin, end in ((0, own_first), (own_stop, len(self.chances))):
             for first in range(begin, end, CHUNK_ROWS):
                 yield first, min(first + CHUNK_ROWS, end)
 
 
-def row_bytes(parts: Parts, node_type: str, names: tuple[str, ...], ids: IntArray) -> IntArray:
+def edge_bytes(parts: Parts, node_type: str, ids: IntArray) -> IntArray:
+    """Return int64[n], the bytes of a copy of each node's edges: with id, key, offset and start of the edges."""
+    total = np.full(len(ids), 16, np.int64)
+    for entity, ranges in parts.edge_ranges.items():
+        if ends_of(*entity)[0] == node_type:
+            indices = Values([edges.indices for edges in parts.edges(entity)])
+            total += 16 + ranges.of(ids, indices)[2] * edge_row_bytes(parts.manifest, entity)
+    return total
+
+
+def feature_bytes(parts: Parts, node_type: str, names: tuple[str, ...], ids: IntArray) -> IntArray:
     """Return int64[n], the bytes of a copy of each node's features: with id, key, and ragged offsets."""
     schema = parts.manifest.schema.nodes[node_type]
     total = np.full(len(ids), 16, np.int64)

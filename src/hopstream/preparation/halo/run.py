@@ -11,6 +11,7 @@ import errno
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, Unpack
 
@@ -38,7 +39,15 @@ from hopstream.engine.machine import watched
 from hopstream.engine.settings import Allotment, no_progress
 from hopstream.errors import SettingsError
 from hopstream.preparation.halo.costs import HaloCosts, feature_bytes_of, halo_allotment, halo_costs, least_memory_bytes
-from hopstream.preparation.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
+from hopstream.preparation.halo.reach import (
+    Inclusion,
+    InclusionModel,
+    RowBytes,
+    edge_bytes,
+    feature_bytes,
+    hottest,
+    nodes_within,
+)
 from hopstream.preparation.halo.settings import HaloFeatures, HaloOptions, HaloSettings
 from hopstream.preparation.halo.sources import (
     EdgesOf,
@@ -100,7 +109,7 @@ class HaloWriter:
         Args:
             part: The part.
             node_ids: Node type to the nodes whose edges are copied, a bitmap or int64[n], ascending; empty without
-                ``hops``.
+                copied edges.
             features: The copied features.
             cached_ids: Node type to the nodes whose features are copied, a bitmap or int64[n], ascending.
 
@@ -312,8 +321,8 @@ def _check_room(
     if costs.budget_bytes > free:
         raise OSError(
             errno.ENOSPC,
-            f"budget is {settings.budget} for each of {manifest.book.num_parts} parts, {costs.budget_bytes / 1e9:.1f} "
-            f"GB in all; {dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget",
+            f"the budget for each of {manifest.book.num_parts} parts takes {costs.budget_bytes / 1e9:.1f} GB in all; "
+            f"{dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget",
         )
 
 
@@ -352,8 +361,10 @@ class _HaloMaker:
         writer = HaloWriter(self.parts, self.generation, sink)
         num_parts = self.parts.book.num_parts
         model = None
-        if self.with_savings or self.settings.budget is not None:
-            model = InclusionModel(self.parts, self.settings, self.tables, is_expanding=self.with_savings)
+        budgets = (self.settings.budget, self.settings.edge_budget)
+        if self.with_savings or any(budget is not None for budget in budgets):
+            is_expanding = self.with_savings or self.settings.edge_budget is not None
+            model = InclusionModel(self.parts, self.settings, self.tables, is_expanding=is_expanding)
         counts: list[HaloCounts] = []
         savings: list[Saving] = []
         for part in range(num_parts):
@@ -365,9 +376,9 @@ class _HaloMaker:
         settings = self.settings
         halo = Halo(
             generation=self.generation, hops=settings.hops, features=self.features.nodes,
-            edge_features=self.features.edges, budget_bytes=settings.budget_bytes, fanouts=tuple(settings.fanouts),
-            batch_size=settings.batch_size,
-            parts=tuple(counts), files=dict(sorted(sink.files.items())),
+            edge_features=self.features.edges, budget_bytes=settings.budget_bytes,
+            edge_budget_bytes=settings.edge_budget_bytes, fanouts=tuple(settings.fanouts),
+            batch_size=settings.batch_size, parts=tuple(counts), files=dict(sorted(sink.files.items())),
         )  # fmt: skip
         return halo, tuple(savings)
 
@@ -382,13 +393,17 @@ class _HaloMaker:
 
     def _chosen(self, part: int, inclusion: Inclusion | None) -> tuple[dict[str, NodeBitmap], dict[str, NodeBitmap]]:
         """Return the nodes whose edges a part copies, and the nodes whose features it copies."""
-        reached = nodes_within(self.parts, part, self.settings.hops)
-        budget = self.settings.budget_bytes
+        parts, settings, features = self.parts, self.settings, self.features.nodes
+        budget, edge_budget = settings.budget_bytes, settings.edge_budget_bytes
+        reached = nodes_within(parts, part, settings.hops) if budget is None or edge_budget is None else {}
+        node_ids = reached if settings.hops else {}
+        if edge_budget is not None and inclusion is not None:
+            sizes: dict[str, RowBytes] = {t: partial(edge_bytes, parts, t) for t in parts.book.node_offsets}
+            node_ids = hottest(parts, part, inclusion.expanded, sizes, edge_budget, per_byte=True)
         if budget is None or inclusion is None:
-            cached = {t: reached[t] for t in self.features.nodes}
-        else:
-            cached = hottest(self.parts, part, inclusion.sampled, self.features.nodes, budget)
-        return reached if self.settings.hops else {}, cached
+            return node_ids, {t: reached[t] for t in features}
+        sizes = {t: partial(feature_bytes, parts, t, names) for t, names in features.items()}
+        return node_ids, hottest(parts, part, inclusion.sampled, sizes, budget)
 
     def _saving(
         self, part: int, inclusion: Inclusion, node_ids: Mapping[str, NodeBitmap], cached: Mapping[str, NodeBitmap]

@@ -25,14 +25,17 @@ class HaloSettings(Settings):
     """Settings of what each part keeps copies of. The constructor checks every field.
 
     Attributes:
-        hops: Rows of edges are copied of nodes at a distance of 1 to ``hops`` hops from nodes that the part owns, along
-            the stored directions of edges. 0 copies none.
+        hops: Edges are copied of nodes at a distance of 1 to ``hops`` hops from nodes that the part owns, along the
+            stored directions of edges, unless ``edge_budget`` is given. 0 copies none.
         features: Which features are copied: ``none``, ``all``, or ``type:feature``, where ``type:*`` is all of a type;
             several are joined by commas or in a list. An edge type is written ``source__relation__destination``; its
             features come with the copied edges, and ``all`` with a budget copies only those of nodes. None is
             ``none``, or ``all`` with a budget.
         budget: Bytes of features of nodes per part, for example ``2GiB``, copied of the nodes that are most likely
             sampled, at any distance; None copies those of all nodes within ``hops``.
+        edge_budget: Bytes of edges per part, for example ``1GiB``, copied of the nodes for which the most requests
+            are expected per byte, at any distance; None copies those of all nodes within ``hops``. Features of edges
+            are not copied.
         fanouts: Neighbours per hop and edge type that training draws, -1 for all. They only decide the order in which
             nodes are taken within a budget, and the reported savings.
         batch_size: Seeds per batch of training, which decides the same as ``fanouts``.
@@ -44,6 +47,7 @@ class HaloSettings(Settings):
     hops: int = 1
     features: FeatureChoice | None = None
     budget: str | int | None = None
+    edge_budget: str | int | None = None
     fanouts: Sequence[int] = (15, 10, 5)
     batch_size: int = 1024
 
@@ -57,7 +61,7 @@ class HaloSettings(Settings):
         for fanout in fanouts:
             check_int("fanouts", fanout, -1, MAX_FANOUT)
         object.__setattr__(self, "fanouts", tuple(fanouts))
-        _ = self.budget_bytes, self.feature_names
+        _ = self.budget_bytes, self.edge_budget_bytes, self.feature_names
         if self.budget is not None and not self.feature_names:
             raise SettingsError(
                 "budget is given, but features is 'none'; a budget is for features: leave one of them out"
@@ -69,12 +73,18 @@ class HaloSettings(Settings):
 
     @property
     def budget_bytes(self) -> int | None:
-        """The budget as a number of bytes."""
-        if self.budget is None:
-            return None
-        if isinstance(self.budget, int) and not isinstance(self.budget, bool) and self.budget >= 0:
-            return self.budget
-        return memory_bytes(self.budget, "budget")
+        """The budget of features as a number of bytes."""
+        return _bytes_of("budget", self.budget)
+
+    @property
+    def edge_budget_bytes(self) -> int | None:
+        """The budget of edges as a number of bytes."""
+        return _bytes_of("edge_budget", self.edge_budget)
+
+    @property
+    def copies_edges(self) -> bool:
+        """Whether edges are copied."""
+        return self.hops > 0 or self.edge_budget is not None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -95,18 +105,18 @@ class HaloSettings(Settings):
     @property
     def is_nothing(self) -> bool:
         """Whether nothing is copied, so that an existing halo is removed."""
-        return self.hops == 0 and not self.feature_names
+        return not self.copies_edges and not self.feature_names
 
     def choose(self, schema: GraphSchema) -> HaloFeatures:
         """Return the features to copy.
 
         Raises:
             UnknownNameError: The graph has no such type or feature.
-            SettingsError: Features of edges are named, and ``hops`` is 0.
+            SettingsError: Features of edges are named, and ``hops`` is 0 or ``edge_budget`` is given.
         """
         if self.feature_names == ("all",):
             nodes = {t: tuple(features) for t, features in schema.nodes.items()}
-            is_of_edges = self.hops > 0 and self.budget is None
+            is_of_edges = self.hops > 0 and self.budget is None and self.edge_budget is None
             edges = {t: tuple(features) for t, features in schema.edges.items() if features and is_of_edges}
             return HaloFeatures(nodes=nodes, edges=edges)
         chosen: dict[str | EdgeType, dict[str, None]] = {}
@@ -118,10 +128,11 @@ class HaloSettings(Settings):
                 raise UnknownNameError(
                     f"features names {label!r}, which is not a type of the graph; {known_names(label, known_types)}"
                 )
-            if not isinstance(of, str) and not self.hops:
+            if not isinstance(of, str) and (not self.hops or self.edge_budget is not None):
+                why = "edge_budget is given" if self.hops else "hops is 0"
                 raise SettingsError(
-                    f"features names {text!r} and hops is 0; features of edges are copied with the edges: give hops "
-                    "above 0"
+                    f"features names {text!r} and {why}; features of edges are copied with the edges of all nodes "
+                    "within hops: give hops above 0, without edge_budget"
                 )
             known = schema.nodes[of] if isinstance(of, str) else schema.edges[of]
             if name != "*":
@@ -131,6 +142,12 @@ class HaloSettings(Settings):
             nodes={t: tuple(f for f in schema.nodes[t] if f in chosen[t]) for t in schema.nodes if t in chosen},
             edges={t: tuple(f for f in schema.edges[t] if f in chosen[t]) for t in schema.edges if chosen.get(t)},
         )
+
+
+def _bytes_of(name: str, value: str | int | None) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    return memory_bytes(value, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,5 +169,6 @@ class HaloOptions(TypedDict, total=False):
     hops: int
     features: FeatureChoice | None
     budget: str | int | None
+    edge_budget: str | int | None
     fanouts: Sequence[int]
     batch_size: int
