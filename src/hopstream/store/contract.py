@@ -146,7 +146,7 @@ class SampleReply:
     edge_keys: IntArray | None = None
 
     def columns(self) -> list[Array]:
-        """Return the arrays with an item per drawn edge: neighbours; edge ids and keys, if they were requested."""
+        """Return the arrays with an item per drawn edge: neighbours, and edge ids and keys if wanted."""
         found = (self.neighbor_ids, self.edge_ids, self.edge_keys)
         return [column for column in found if column is not None]
 

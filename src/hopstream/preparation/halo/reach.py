@@ -201,7 +201,10 @@ def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Others:
-    """Nodes of one type that a part does not own, and their ranks; positive floats are in the order of their bits."""
+    """Nodes of one type that a part does not own, with their ranks.
+
+    Ranks are compared as bits, because floats of 0 and above are in the order of their bits.
+    """
 
     parts: Parts
     node_type: str
@@ -243,7 +246,7 @@ class _Others:
 
 
 def edge_bytes(parts: Parts, node_type: str, ids: IntArray) -> IntArray:
-    """Return int64[n], the bytes of a copy of each node's edges: with id, key, offset and start of the edges."""
+    """Return int64[n], the bytes of a copy of each node's edges, with its id, key and offsets."""
     total = np.full(len(ids), 16, np.int64)
     for entity, ranges in parts.edge_ranges.items():
         if ends_of(*entity)[0] == node_type:
