@@ -32,7 +32,6 @@ from hopstream.store.requests import (
     check_links,
     check_sample_request,
     check_split,
-    column_feature,
     has_times,
 )
 from hopstream.store.sample_frames import ID_DTYPES, as_int64, cut_request, edge_entity, num_others, read_sample
@@ -208,13 +207,11 @@ class StoreAnswers:
 
     def _fetch(self, frame: Frame) -> Iterator[Frame]:
         requests = [self._fetch_request(frame, record) for record in self._records(frame)]
-        for request in requests:
-            check_fetch_request(self._store, request)
-        features = [[column_feature(self._store, r.entity, name) for name in r.names] for r in requests]
+        features = [check_fetch_request(self._store, request) for request in requests]
         costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
         self._check_costs(costs, frame)
         readers = [
-            self._store.reader(r, self._buffers) if all(f.is_fixed_width for f in fs) else None
+            self._store.reader(r, self._buffers) if all(f.is_fixed_width for f in fs.values()) else None
             for r, fs in zip(requests, features, strict=True)
         ]
         for pieces, is_last in with_last(cut_pieces(costs, self._limits.frame_bytes)):
@@ -228,10 +225,10 @@ class StoreAnswers:
                 arrays += _column_arrays(self._store.fetch([cut])[0], request.names)
             yield Frame(_pieces_header(pieces), arrays, is_last)
 
-    def _fetch_cost(self, request: FetchRequest, features: Sequence[FeatureSchema]) -> RowCost:
+    def _fetch_cost(self, request: FetchRequest, features: Mapping[str, FeatureSchema]) -> RowCost:
         """Return the bytes of each row; lengths of ragged rows are computed from offsets, without values."""
-        row_bytes = sum(feature.row_bytes for feature in features if feature.is_fixed_width)
-        ragged = [(n, f) for n, f in zip(request.names, features, strict=True) if not f.is_fixed_width]
+        row_bytes = sum(feature.row_bytes for feature in features.values() if feature.is_fixed_width)
+        ragged = [(name, feature) for name, feature in features.items() if not feature.is_fixed_width]
         if not ragged:
             return RowCost(len(request.ids), row_bytes)
         weights = np.full(len(request.ids), row_bytes, np.int64)

@@ -23,7 +23,7 @@ from hopstream.store.halo import NO_POSITIONS, HaloStore
 from hopstream.store.local import LocalStore
 from hopstream.store.located import LocatedRows, Target
 from hopstream.store.remote import RemoteStore
-from hopstream.store.requests import check_fetch_request, column_feature
+from hopstream.store.requests import check_fetch_request
 from hopstream.store.row_cache import Announcement, Found, RowCache, RowTable
 from hopstream.store.stitching import Cut, Finish, Stitch, Traffic, busy_parts, column_bytes
 
@@ -82,8 +82,7 @@ class FetchPlanner:
 
     def shares(self, request: FetchRequest) -> list[FetchShare]:
         """Check a request and split its columns into those in a halo and all others."""
-        check_fetch_request(self._store, request)
-        features = {name: column_feature(self._store, request.entity, name) for name in request.names}
+        features = check_fetch_request(self._store, request)
         known = () if self.halo is None else self.halo.names(request.entity)
         groups: dict[bool, dict[str, FeatureSchema]] = {}
         for name, feature in features.items():

@@ -240,21 +240,21 @@ def answers_ranges(request: SampleRequest) -> bool:
     )
 
 
-def check_fetch_request(store: Store, request: FetchRequest) -> None:
-    """Check a request, but not which parts own its ids.
+def check_fetch_request(store: Store, request: FetchRequest) -> dict[str, FeatureSchema]:
+    """Check a request, but not which parts own its ids; return the schemas of its columns.
 
     Raises:
         UnknownNameError: The dataset has no such type, direction or feature.
         SettingsError: ``out`` does not fit the columns.
         IdRangeError: An id is outside the range of its type.
     """
-    given = request.out or {}
-    for name in request.names:
-        feature = column_feature(store, request.entity, name)
-        if name in given:
-            _check_out(name, feature, given[name], len(request.ids))
     check_entity(store, request.entity)
+    features = {name: column_feature(store, request.entity, name) for name in request.names}
+    for name, out in (request.out or {}).items():
+        if name in features:
+            _check_out(name, features[name], out, len(request.ids))
     store.book.check_ids(request.entity, request.ids)
+    return features
 
 
 def check_keys(store: Store, node_type: str, keys: IntArray) -> None:
