@@ -618,12 +618,6 @@ def check_file(path: Path, record: FileRecord) -> None:
         raise ChecksumError(f"{path} has crc32c {got:08x}; the manifest says {record.crc32c:08x}; copy the file again")
 
 
-def address_of(array: Array) -> int:
-    """Return the address of the first item; ``array.ctypes.data`` takes several times as long."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def is_within(values: Array, first: int, stop: int) -> bool:
     """Return whether all integers of an array are in ``[first, stop)``."""
     if len(values) <= FEW:

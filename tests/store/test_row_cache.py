@@ -452,6 +452,16 @@ def test_without_announcements_rows_that_are_used_often_stay() -> None:
     assert fetch(cache, often) >= 35
 
 
+@pytest.mark.parametrize("num_rows", [300, 1000, 5000])
+def test_batches_larger_than_the_cache_fill_it(num_rows: int) -> None:
+    cache = RowCache(bytes_for(X, num_rows, 0))
+    for first in range(0, 10 * num_rows, num_rows):
+        fetch(cache, np.arange(first, first + 4 * num_rows))
+        counts = cache.counts()
+        assert counts.num_bytes <= counts.max_bytes
+    assert counts.num_rows >= num_rows
+
+
 def test_a_dataset_has_one_cache_while_it_is_open() -> None:
     cache = open_row_cache("one dataset", 1000)
     assert cache is not None

@@ -18,7 +18,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hopstream.arrays import address_of
 from hopstream.kernels.compiling import inlined
 
 ZERO: Any = np.int64(0)
@@ -70,6 +69,12 @@ def copy_bytes(typing_context: Any, target: Any, source: Any, num_bytes: Any) ->
         return context.get_dummy_value()
 
     return signature, emit
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of the first item; ``array.ctypes.data`` takes several times as long."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, address_of
+from hopstream.arrays import Array, IntArray
 from hopstream.kernels.gather import copy_located
+from hopstream.kernels.memory import address_of
 from hopstream.schema import FeatureSchema
 
 

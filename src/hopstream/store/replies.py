@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, address_of, is_within, offsets_of
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, is_within, offsets_of
 from hopstream.buffers import BufferPool
 from hopstream.dataset.book import ends_of
 from hopstream.errors import FormatError
+from hopstream.kernels.memory import address_of
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.requests import column_feature, neighbor_dtype

@@ -27,11 +27,11 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, address_of, offsets_of
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Entity
 from hopstream.engine.machine import this_machine
 from hopstream.kernels.gather import locate_rows
-from hopstream.kernels.memory import address_table
+from hopstream.kernels.memory import address_of, address_table
 from hopstream.kernels.row_cache import (
     BEING_FILLED,
     MAX_IDS,
@@ -213,15 +213,28 @@ class _Rows:
         )
         return self.num_used * (self.slot_cost - ENTRIES_PER_ID * ENTRY_BYTES) + entries_bytes
 
+    def num_slots(self, max_bytes: int) -> int:
+        """Return the number of slots that may be used within a bound on ``num_bytes``."""
+        bytes_of_entries = ENTRIES_PER_ID * ENTRY_BYTES
+        entries_bytes = self.index.entries.nbytes - FIRST_ENTRIES * ENTRY_BYTES
+        beside = (max_bytes - entries_bytes) // (self.slot_cost - bytes_of_entries)
+        has_entries = bytes_of_entries * beside <= entries_bytes
+        return max(self.num_used, beside if has_entries else max_bytes // self.slot_cost)
+
     def num_spare(self, max_bytes: int) -> int:
         """Return the bytes left for index entries without a slot, which have a share of the bound."""
         entries_bytes = self.index.entries.nbytes - ENTRIES_PER_ID * ENTRY_BYTES * self.num_used
         return max(0, max_bytes // SHARE_OF_AHEAD - entries_bytes)
 
-    def fit_index(self, num_more: int, max_more_bytes: int) -> bool:
-        """Resize the index for ``num_more`` ids; return False if that takes more than ``max_more_bytes``."""
+    def fit_index(self, num_more: int, max_more_bytes: int, *, is_partial: bool = False) -> bool:
+        """Resize the index for ``num_more`` ids; return False if that takes more than ``max_more_bytes``.
+
+        With ``is_partial`` it is resized for fewer ids then.
+        """
         index, num_entries = self.index, int(self.index.state[NUM_ENTRIES]) + num_more
         capacity, bits = len(index.entries), max(FIRST_ENTRIES.bit_length() - 1, (2 * num_entries - 1).bit_length())
+        while is_partial and 1 << bits > capacity and ENTRY_BYTES * ((1 << bits) - capacity) > max_more_bytes:
+            bits -= 1
         if 1 << bits <= capacity <= 4 << bits:
             return True
         if 1 << bits > capacity and ENTRY_BYTES * ((1 << bits) - capacity) > max_more_bytes:
@@ -508,9 +521,11 @@ class RowCache:
             num_evicted = self._num_evicted
             if num_missing:
                 self._share_out(table, num_missing)
-                rows.fit_index(num_missing, self._num_left())
+                num_slots = self._num_slots(rows)
+                num_entries = ENTRIES_PER_ID * num_slots - len(rows.index.entries)
+                rows.fit_index(num_missing, max(0, num_entries) * ENTRY_BYTES, is_partial=True)
                 num_before = int(state[NUM_EVICTED])
-                admit_ids(ids, slots, ranks, self._num_slots(rows), rows.num_new, oldest, fresh, rows.index)
+                admit_ids(ids, slots, ranks, num_slots, rows.num_new, oldest, fresh, rows.index)
                 self._num_evicted += int(state[NUM_EVICTED]) - num_before
             return Found(self, table, slots, fresh, self._num_evicted - num_evicted)
 
@@ -603,7 +618,7 @@ class RowCache:
 
     def _num_slots(self, rows: _Rows) -> int:
         """Return the number of slots that a table may use now."""
-        return rows.num_used + self._num_left() // rows.slot_cost
+        return rows.num_slots(self._num_left() + rows.num_bytes)
 
     def _share_out(self, table: RowTable, num_wanted: int) -> None:
         """Empty the largest table if a table with far less than its share finds no room, several times."""
