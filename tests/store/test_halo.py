@@ -44,11 +44,11 @@ def served(tmp_path_factory):
 
 
 @contextmanager
-def opened(served, here=(0,), **halo) -> Iterator[RoutedStore]:
+def opened(served, here=(0,), cache_bytes=0, **halo) -> Iterator[RoutedStore]:
     """Open a store with some local parts, a halo, and servers for the other parts."""
     root, servers = served
     hopstream.dataset.add_halo(root, **{"hops": 0, **halo})
-    settings = StoreSettings(prefer_local=False, cache_bytes=0)
+    settings = StoreSettings(prefer_local=False, cache_bytes=cache_bytes)
     others = [RemoteStore(server.location, settings) for part, server in enumerate(servers) if part not in here]
     with RoutedStore([LocalStore(open_dataset(root), here), *others], settings) as store:
         yield store
@@ -131,6 +131,18 @@ def test_more_is_saved_with_more_copies(served):
             assert counts["fetch"].remote_ids > 0
             assert (counts["sample"].halo_ids > 0) == bool(halo.get("hops"))
     assert shares[0] == 0 and shares == sorted(set(shares)) and shares[-1] > 0.5
+
+
+@pytest.mark.parametrize("halo", [{"hops": 1}, {"edge_budget": 9000}])
+def test_a_halo_of_edges_takes_no_rows_from_the_cache(served, halo):
+    """Keys that the halo has are requested with the features, because rows of keys alone are not cached."""
+    fetched = []
+    for options in ({}, halo):
+        with opened(served, cache_bytes="1MB", **options) as store:
+            for _ in range(3):
+                batches_of(store)
+            fetched.append(store.traffic()["fetch"])
+    assert fetched[0] == fetched[1] and fetched[0].cache_ids > 0
 
 
 def test_the_expected_share_is_near_the_measured_savings(served):

@@ -129,6 +129,8 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
         "files": census.num_files if census.report else None,
         "cut": census.report.cut.fraction if census.report else None,
         "halo_hops": census.halo.hops if census.halo else None,
+        "halo_edge_budget_bytes": census.halo.edge_budget_bytes if census.halo else None,
+        "halo_budget_bytes": census.halo.budget_bytes if census.halo else None,
         "halo_bytes": list(census.halo.bytes) if census.halo else None,
         "deltas": [_delta_facts(delta) for delta in census.book.deltas],
         "is_verified": is_verified,
@@ -139,9 +141,11 @@ def _write_head(output: Output, census: Census, cost: Cost, *, is_verified: bool
     if census.stored_text():
         output.text(f"{'':<16} with {census.stored_text()}")
     if census.halo is not None:
-        halo, budget = census.halo, census.halo.edge_budget_bytes
-        reach = plural_text(halo.hops, "hop") if budget is None else f"edges up to {bytes_text(budget)} per part"
-        output.text(f"{'':<16} halo of {reach}, {bytes_text(sum(halo.bytes))} of copies beside the parts' own")
+        halo = census.halo
+        budgets = {"edges": halo.edge_budget_bytes, "features": halo.budget_bytes}
+        limits = [f"{what} up to {bytes_text(of)} per part" for what, of in budgets.items() if of is not None]
+        reach = ", ".join([plural_text(halo.hops, "hop"), *limits])
+        output.text(f"{'':<16} halo of {reach}: {bytes_text(sum(halo.bytes))} of copies beside the parts' own")
     if census.book.deltas:
         output.text(f"{'':<16} {_deltas_text(census)}")
     output.text(f"{'':<16} dataset {census.dataset_id}, graph {census.graph_id}")

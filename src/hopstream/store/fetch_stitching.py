@@ -18,7 +18,7 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.kernels.row_cache import split_found
 from hopstream.kernels.stitch import scatter_runs
 from hopstream.schema import FeatureSchema
-from hopstream.store.contract import FetchRequest, Store, TrafficCounts
+from hopstream.store.contract import KEY, FetchRequest, Store, TrafficCounts
 from hopstream.store.halo import NO_POSITIONS, HaloStore
 from hopstream.store.local import LocalStore
 from hopstream.store.located import LocatedRows, Target
@@ -83,7 +83,9 @@ class FetchPlanner:
     def shares(self, request: FetchRequest) -> list[FetchShare]:
         """Check a request and split its columns into those in a halo and all others."""
         features = check_fetch_request(self._store, request)
-        known = () if self.halo is None else self.halo.names(request.entity)
+        known = set(() if self.halo is None else self.halo.names(request.entity)) & features.keys()
+        if known == {KEY} and len(features) > 1:  # the other columns are requested in any case, and kept in the cache
+            known = set()
         groups: dict[bool, dict[str, FeatureSchema]] = {}
         for name, feature in features.items():
             groups.setdefault(name in known, {})[name] = feature

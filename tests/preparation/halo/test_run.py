@@ -308,6 +308,7 @@ def test_bad_options_are_refused(root):
         ({"budget": "much"}, "budget is 'much'"),
         ({"edge_budget": "much"}, "edge_budget is 'much'"),
         ({"edge_budget": -1}, "edge_budget is -1"),
+        ({"edge_budget": 1 << 63}, "edge_budget is 9223372036854775808"),
         ({"fanouts": []}, "fanouts is"),
         ({"fanouts": [-2]}, "fanouts is -2"),
         ({"batch_size": 0}, "batch_size is 0"),

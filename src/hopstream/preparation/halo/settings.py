@@ -12,6 +12,7 @@ from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
 MAX_HOPS = 64
+MAX_BUDGET = 1 << 62
 MAX_FANOUT = (1 << 31) - 1
 FeatureChoice = Literal["none", "all"] | str | Sequence[str]
 """``none``, ``all``, or ``type:feature`` (``type:*`` for all of a type); several joined by commas or in a list.
@@ -68,7 +69,7 @@ class HaloSettings(Settings):
             )
         if self.hops == 0 and self.feature_names and self.budget is None:
             raise SettingsError(
-                "hops is 0, so there are no nodes whose features to copy; give hops above 0, or a budget"
+                "hops is 0, so there are no nodes whose features to copy; give hops above 0, or a budget of features"
             )
 
     @property
@@ -145,7 +146,7 @@ class HaloSettings(Settings):
 
 
 def _bytes_of(name: str, value: str | int | None) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BUDGET):
         return value
     return memory_bytes(value, name)
 
