@@ -327,16 +327,45 @@ class TestGroups:
                     assert fetch(scheduler, 1) == (0, step)
         assert tried == [8]
 
-    def test_a_group_fits_the_memory_for_batches(self):
+    def test_a_group_fits_the_memory_for_batches(self, monkeypatch: pytest.MonkeyPatch):
+        groups: list[tuple[list[int], int]] = []
+        together = FakeJob.together
         with scheduling(memory_bytes=64 << 20) as scheduler:
+
+            def watched(job: FakeJob, epoch: int, steps: list[int]) -> Any:
+                with scheduler._lock:
+                    groups.append((steps, scheduler._making_bytes))
+                return together(job, epoch, steps)
+
+            monkeypatch.setattr(FakeJob, "together", watched)
+            limit = scheduler._limits.batch_bytes
+            assert limit is not None
             channel = add(scheduler, 1, num_steps=40, credit=16, group=4)
             scheduler.begin(1, 0, 0, 0)
-            assert [fetch(scheduler, 1) for _ in range(5)] == [(0, step) for step in range(5)]
+            assert waiting_in(scheduler, 1) == 16
             with scheduler._lock:
-                limit = scheduler._limits.batch_bytes
-                assert limit is not None
                 channel.batch_bytes = limit // 5
-                assert scheduler._group_size(channel) == 2
+            for step in range(20):
+                assert fetch(scheduler, 1) == (0, step)
+                settle(scheduler)
+        assert groups and {len(steps) for steps, _ in groups} == {2}
+        assert all(num_bytes >= len(steps) * (limit // 5) for steps, num_bytes in groups)
+
+    def test_an_interrupt_in_a_group_becomes_the_error_of_its_batch(self):
+        def interrupt(epoch: int, step: int) -> None:
+            if step == 9:
+                raise SystemExit("leave")
+
+        with scheduling() as scheduler:
+            add(scheduler, 1, interrupt, num_steps=12, credit=8, group=4)
+            scheduler.begin(1, 0, 0, 0)
+            for step in range(12):
+                settle(scheduler)
+                if step == 9:
+                    with pytest.raises(HopstreamError, match="leave"):
+                        fetch(scheduler, 1)
+                else:
+                    assert fetch(scheduler, 1) == (0, step)
 
 
 class TestSkipping:

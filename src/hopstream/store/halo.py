@@ -77,10 +77,14 @@ def _edge_column(edges: EdgeArrays, entity: Entity, name: str) -> Column:
     if name != KEY:
         return edges.features[name]
     if edges.keys is None:
-        raise UnknownNameError(
-            f"{entity_label(entity)}: the dataset keeps no edge keys; write the parts again with edge keys"
-        )
+        raise _no_edge_keys(entity)
     return edges.keys
+
+
+def _no_edge_keys(entity: Entity) -> UnknownNameError:
+    return UnknownNameError(
+        f"{entity_label(entity)}: the dataset keeps no edge keys; write the parts again with edge keys"
+    )
 
 
 def gather_fixed(table: ColumnTable, ids: IntArray, offsets: IntArray, out: Array | None = None) -> Array:
@@ -253,6 +257,8 @@ class HaloStore:
             number_edges(rows, tables.addresses.offsets, tables.addresses.indptrs, starts, reply.counts, reply.edge_ids)
             if request.wants_edge_keys:
                 entity = (request.edge_type, request.direction)
+                if KEY not in self.names(entity):
+                    raise _no_edge_keys(entity)
                 of_edges = cast(IntArray, self.find_columns(entity, reply.edge_ids))
                 keys = gather_fixed(self._columns[entity, KEY], of_edges, self._edge_offsets[entity])
         return replace(reply, edge_ids=reply.edge_ids if request.wants_edge_ids else None, edge_keys=keys)

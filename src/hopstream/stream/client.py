@@ -404,8 +404,7 @@ class RemoteSession(BatchSession):
         schema, is_sampled = self.store.schema, isinstance(batch, SampledBatch)
         is_right = is_sampled == self.store.keeps_rows
         if isinstance(batch, SampledBatch) and is_right:
-            of_edges = [*batch.edge_ids.items(), *batch.edge_keys.items()]
-            ids = [*batch.node_ids.values(), *(of for _, of in of_edges)]
+            ids = [*batch.node_ids.values(), *batch.edge_ids.values(), *batch.edge_keys.values()]
             ids += [] if batch.seed_keys is None else [batch.seed_keys]
             is_right = (
                 set(batch.node_ids) == set(schema.nodes)
@@ -414,7 +413,8 @@ class RemoteSession(BatchSession):
                 and set(batch.directions.values()) <= set(self.store.directions)
                 and all(one.ndim == 1 for one in ids)
                 and set(batch.edge_keys) <= set(batch.edge_ids)
-                and all(len(of) in (0, batch.edge_index[t].shape[-1]) for t, of in of_edges)
+                and all(len(of) in (0, batch.edge_index[t].shape[-1]) for t, of in batch.edge_ids.items())
+                and all(len(of) == batch.edge_index[t].shape[-1] for t, of in batch.edge_keys.items())
             )
         if not is_right:
             raise FormatError(

@@ -766,7 +766,7 @@ def _make(claim: _Claim) -> list[Made] | NoRoomError:
         except (StoreTimeout, StoreUnavailable) as error:  # each batch would wait for the same server
             error.add_note(f"while batches {claim.steps} of epoch {claim.iteration[1]} were made on a server")
             return [Made(_failure(error), has_failed=True) for _ in claim.steps]
-        except Exception:
+        except BaseException:  # ``_make_one`` turns it into a message, so the thread goes on
             LOG.debug("batches %s are made one by one, to find which of them fails", claim.steps, exc_info=True)
     made: list[Made] = []
     for step in claim.steps:

@@ -17,7 +17,7 @@ from hopstream.dataset.book import ends_of
 from hopstream.dataset.halo_layout import open_halo
 from hopstream.dataset.halo_record import check_halo
 from hopstream.errors import FormatError, SettingsError, StateError, UnknownNameError
-from hopstream.graph.graph import NodeTable
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import write_chunked
 from hopstream.preparation.halo import run as halo_run
 from hopstream.preparation.halo.reach import InclusionModel, edge_bytes
@@ -224,6 +224,21 @@ def test_the_edges_of_the_likeliest_expanded_nodes_are_taken_within_the_budget(r
         saved.append(report.total.saved_expanded)
     assert saved[0] == 0 and saved == sorted(saved) and len(set(saved)) == 4
     assert report.total.expanded_share == pytest.approx(1)
+
+
+def test_nodes_that_keep_no_edges_take_no_budget_of_edges(tmp_path):
+    rng = np.random.default_rng(0)
+    ends = {"user": rng.integers(0, 90, 400), "item": rng.integers(0, 60, 400)}
+    edges = {
+        (t, "meets", "item"): EdgeTable(src_keys=keys, dst_keys=rng.integers(0, 60, 400)) for t, keys in ends.items()
+    }
+    nodes = {"user": NodeTable(num_nodes=90), "item": NodeTable(num_nodes=60)}
+    hopstream.write_parts(Graph(nodes=nodes, edges=edges).check(), tmp_path / "d", num_parts=3, method="random")
+    report = hopstream.dataset.add_halo(tmp_path / "d", hops=0, edge_budget=1000, fanouts=[3, 2], batch_size=4)
+    for part in report.manifest.halo.parts:
+        assert part.nodes["user"] == 0
+        assert part.nodes["item"] > 0 and part.edges[("user", "meets", "item"), "in"] > 0
+    assert hopstream.verify_dataset(tmp_path / "d").is_ok
 
 
 def test_inclusion_is_the_chance_of_being_sampled(tmp_path):

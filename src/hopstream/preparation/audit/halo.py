@@ -85,7 +85,7 @@ class _Rows:
 
     @property
     def is_left_out(self) -> Array:
-        """bool[n], whether a row that may be sampled has no copy."""
+        """bool[n], whether a row that may be requested has no copy."""
         return ~self.is_there & (self.ranks > 0)
 
 
@@ -132,7 +132,7 @@ class _Budget:
                 stop = first + len(sizes)
                 is_there = np.zeros(len(sizes), np.bool_)
                 is_there[kept[np.searchsorted(kept, first) : np.searchsorted(kept, stop)] - first] = True
-                chances = self.chances[node_type][first:stop]
+                chances = self.chances[node_type][first:stop] if node_type in self.chances else np.zeros(len(sizes))
                 ranks = chances / sizes if self.features is None else chances
                 yield _Rows(node_type=node_type, first_id=first, ranks=ranks, sizes=sizes, is_there=is_there)
 
@@ -300,12 +300,12 @@ class _Check:
 
     def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
         root, findings, hops = halo_root(self.part, self.halo.generation), self.files.findings, self.halo.hops
-        wanted = is_within(self.files, self.part, hops)
         lists = []
         if self.halo.edge_budget_bytes is None:
             lists += [(node_path(root, t), t, ids) for t, ids in node_ids.items()]
         if self.halo.budget_bytes is None:
             lists += [(cached_path(root, t), t, ids) for t, ids in cached_ids.items()]
+        wanted = is_within(self.files, self.part, hops) if lists else {}
         for folder, node_type, ids in lists:
             is_there = np.zeros(len(wanted[node_type]), np.bool_)
             is_there[ids] = True

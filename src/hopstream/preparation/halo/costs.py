@@ -1,7 +1,7 @@
 """Estimates the disk and the memory that halos take, before they are made.
 
 The number of nodes around a part is unknown before the search for them. So the estimate is an upper bound: each part
-copies everything that the other parts have, or features up to the budget.
+copies everything that the other parts have, or features and edges up to their budgets.
 """
 
 from __future__ import annotations

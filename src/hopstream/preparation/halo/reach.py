@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.dataset.book import ends_of
+from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.dataset.halo_record import edge_row_bytes
 from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
 from hopstream.preparation.halo.settings import MAX_BUDGET, HaloSettings
@@ -49,11 +49,17 @@ class Inclusion:
     Attributes:
         sampled: Node type to float64[num_nodes], the chance that a node is in a batch.
         expanded: Node type to float64[num_nodes], the mean number of times per batch that a node's neighbours are
-            requested; empty if not computed.
+            requested, for the types whose nodes keep edges; empty if not computed.
     """
 
     sampled: Mapping[str, Chances]
     expanded: Mapping[str, Chances]
+
+
+def near_types(book: PartitionBook) -> list[str]:
+    """Return the node types whose nodes keep edges in some stored direction."""
+    near = {ends_of(*entity)[0] for entity in book.edge_offsets}
+    return [node_type for node_type in book.node_offsets if node_type in near]
 
 
 class InclusionModel:
@@ -73,10 +79,8 @@ class InclusionModel:
         """
         self._parts, self._settings = parts, settings
         sizes = {t: parts.book.num_ids(t) for t in parts.book.node_offsets}
-        self._chances, self._misses, self._missed, self._expanded = (
-            {t: tables.new(n) for t, n in sizes.items()} if is_made else {}
-            for is_made in (True, True, True, is_expanding)
-        )
+        self._chances, self._misses, self._missed = ({t: tables.new(n) for t, n in sizes.items()} for _ in range(3))
+        self._expanded = {t: tables.new(sizes[t]) for t in near_types(parts.book)} if is_expanding else {}
 
     def of(self, part: int) -> Inclusion:
         """Compute the chances for a part; this overwrites the result of the previous part.

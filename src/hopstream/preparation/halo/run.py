@@ -46,6 +46,7 @@ from hopstream.preparation.halo.reach import (
     edge_bytes,
     feature_bytes,
     hottest,
+    near_types,
     nodes_within,
 )
 from hopstream.preparation.halo.settings import HaloFeatures, HaloOptions, HaloSettings
@@ -395,11 +396,13 @@ class _HaloMaker:
         """Return the nodes whose edges a part copies, and the nodes whose features it copies."""
         parts, settings, features = self.parts, self.settings, self.features.nodes
         budget, edge_budget = settings.budget_bytes, settings.edge_budget_bytes
-        reached = nodes_within(parts, part, settings.hops) if budget is None or edge_budget is None else {}
+        uses_hops = edge_budget is None or (budget is None and features)
+        reached = nodes_within(parts, part, settings.hops) if uses_hops else {}
         node_ids = reached if settings.hops else {}
         if edge_budget is not None and inclusion is not None:
-            sizes: dict[str, RowBytes] = {t: partial(edge_bytes, parts, t) for t in parts.book.node_offsets}
-            node_ids = hottest(parts, part, inclusion.expanded, sizes, edge_budget, per_byte=True)
+            sizes: dict[str, RowBytes] = {t: partial(edge_bytes, parts, t) for t in near_types(parts.book)}
+            node_ids = {t: NodeBitmap.empty(parts.book.num_ids(t)) for t in parts.book.node_offsets}
+            node_ids |= hottest(parts, part, inclusion.expanded, sizes, edge_budget, per_byte=True)
         if budget is None or inclusion is None:
             return node_ids, {t: reached[t] for t in features}
         sizes = {t: partial(feature_bytes, parts, t, names) for t, names in features.items()}
@@ -413,8 +416,10 @@ class _HaloMaker:
             own = slice(int(offsets[part]), int(offsets[part + 1]))
             for at, (chances, nodes) in enumerate((
                 (inclusion.sampled[node_type], cached.get(node_type)),
-                (inclusion.expanded[node_type], node_ids.get(node_type)),
+                (inclusion.expanded.get(node_type), node_ids.get(node_type)),
             )):  # fmt: skip
+                if chances is None:
+                    continue
                 totals[2 * at] += float(chances[: own.start].sum() + chances[own.stop :].sum())
                 totals[2 * at + 1] += sum(float(chances[ids].sum()) for ids in nodes.chunks()) if nodes else 0.0
         return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])
