@@ -14,6 +14,7 @@ import pytest
 from hopstream.arrays import Column, IntArray
 from hopstream.errors import RemoteError, ServerBusy, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.schema import Direction, EdgeType
+from hopstream.store import routed as routed_module
 from hopstream.store.contract import KEY, Deferred, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
@@ -178,6 +179,27 @@ def test_keys_of_local_nodes_are_looked_up_without_a_request(typed_case: Case, m
         keys = np.array(keys_of(store, "paper", PAPERS))
         monkeypatch.setattr(here, "lookup", lambda node_type, keys: pytest.fail(f"was asked for {keys}"))
         assert store.lookup("paper", keys).tolist() == PAPERS.tolist()
+
+
+def test_small_lookups_are_remembered_and_memory_is_bounded(typed_case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routed_module, "MAX_KNOWN", 20)
+    wanted = typed_case.shared().lookup("paper", PAPERS)
+    with route(typed_case, here=[], there=[[0, 1], [2]]) as store:
+
+        def num_asked(*keys: int) -> int:
+            before = store.traffic()["other"].remote_requests
+            assert store.lookup("paper", np.array(keys)).tolist() == wanted[list(keys)].tolist()
+            return store.traffic()["other"].remote_requests - before
+
+        assert num_asked(3, 5, 3) > 0
+        assert num_asked(3, 5, 3) == num_asked(5) == 0
+        assert num_asked(5, 7) > 0
+        assert num_asked(*range(10, 40)) > 0
+        assert num_asked(39, 20) == 0
+        assert num_asked(5) > 0, "keys that were looked up longest ago are forgotten"
+        assert len(store._known_ids["paper"]) == 20
+        monkeypatch.setattr(routed_module, "FEW_KEYS", 2)
+        assert num_asked(39, 38, 37) > 0
 
 
 def test_bytes_of_answers_are_those_of_their_arrays(typed_case: Case) -> None:

@@ -7,6 +7,7 @@ asked; draws are a pure function of the request, so it gives the same answer.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -68,6 +69,10 @@ from hopstream.transport.connection import TOKEN_REMEDY, ask_again_if_busy
 from hopstream.transport.failures import ANSWERED
 
 T = TypeVar("T")
+FEW_KEYS = 64
+"""Most keys of a lookup whose ids are kept."""
+MAX_KNOWN = 1 << 16
+"""Most keys of a node type whose ids are kept; about 10 MB."""
 MAX_PINGING = 64
 """Servers that are pinged at once; more servers share the deadline in rounds."""
 Explain = Callable[[HopstreamError, Sequence[int]], HopstreamError]
@@ -122,6 +127,8 @@ class RoutedStore(Store):
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
         self._halo = _open_halo(self._stores)
         self._traffic = Traffic()
+        self._known_ids: dict[str, dict[int, int]] = {}
+        self._known_lock = threading.Lock()
         here = [part for store in self._stores if not isinstance(store, RemoteStore) for part in store.parts]
         self.asks_servers = len(here) < len(self.parts)
         cache_bytes = cast("int | None", settings.cache_bytes)
@@ -149,9 +156,26 @@ class RoutedStore(Store):
         return self._planner.announce(requests)
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
-        """Return the ids of nodes given by key, local ones without a request; see ``Store.lookup``."""
+        """Return the ids of nodes given by key, local ones without a request; see ``Store.lookup``.
+
+        Ids of small lookups are kept, because a program that scores nodes as requests arrive asks for some of them
+        again and again.
+        """
         keys = np.ascontiguousarray(keys, np.int64)
         check_keys(self, node_type, keys)
+        if len(keys) > FEW_KEYS:
+            return self._look_up(node_type, keys)
+        known, asked = self._known_ids.setdefault(node_type, {}), keys.tolist()
+        found = [known.get(key, -1) for key in asked]
+        if -1 in found:
+            found = self._look_up(node_type, keys).tolist()
+            with self._known_lock:
+                known.update(zip(asked, found, strict=True))
+                while len(known) > MAX_KNOWN:
+                    del known[next(iter(known))]
+        return np.array(found, np.int64)
+
+    def _look_up(self, node_type: str, keys: IntArray) -> IntArray:
         ids = np.full(len(keys), -1, np.int64)
         for store in self._stores:
             if isinstance(store, LocalStore):
