@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,8 @@ def main(arguments: list[str]) -> None:
             store, given.location, security=security, limits=limits, path=given.root if given.says_path else None,
             operations={"fail": fail},
         )  # fmt: skip
+        for number in (signal.SIGTERM, signal.SIGINT):  # a test may send one before ``serve_forever`` has begun
+            signal.signal(number, lambda *_: server.stop())
         print(server.location, flush=True)  # noqa: T201
         server.serve_forever(given.grace)
 
