@@ -84,6 +84,6 @@ def test_every_kind_of_column(places: Found, halo: str, name: str) -> None:
             counts = store.traffic() if isinstance(store, RoutedStore) else {}
     assert found[NEAR] == found[YARDSTICK]
     assert (counts["sample"].halo_ids > 0) is (halo != "hottest")
-    assert counts["fetch"].halo_ids > 0 or halo == "one hop", "keys come with the features"
+    assert (counts["fetch"].halo_ids > 0) is ((halo, name) != ("one hop", "homogeneous")), "keys come with features"
     has_every_row = (halo, name) == ("two hops, all", "homogeneous")
     assert (counts["fetch"].remote_ids == 0) is has_every_row

@@ -125,15 +125,14 @@ def weigh_chances(bits: np.ndarray, prefix: int, shift: int, row_bytes: np.ndarr
         bits: uint64[n], bits of the probabilities; rows of probability 0 do not count.
         prefix: Required value of ``bits >> (shift + 16)``.
         shift: 48, 32, 16 or 0.
-        row_bytes: int64[n], or int64[1] for all rows.
+        row_bytes: int64[n].
         totals: int64[65536], added to.
     """
-    step = 1 if len(row_bytes) > 1 else 0
     wanted, low = np.uint64(prefix), np.uint64(shift)
     for i in range(len(bits)):
         leading = bits[i] >> low
         if bits[i] != np.uint64(0) and leading >> np.uint64(16) == wanted:
-            totals[leading & np.uint64(0xFFFF)] += row_bytes[np.uint64(i * step)]
+            totals[leading & np.uint64(0xFFFF)] += row_bytes[np.uint64(i)]
 
 
 @kernel

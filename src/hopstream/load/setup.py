@@ -43,7 +43,6 @@ from hopstream.sample.ppr_settings import PPRPlan
 from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
 from hopstream.store import MemorySource, Source, open_graph, open_store
 from hopstream.store.contract import Store
-from hopstream.store.local import LocalStore
 from hopstream.store.sources import check_source, is_in_memory
 from hopstream.store.whole import keeps_edge_keys
 
@@ -108,11 +107,10 @@ class LoaderSetup:
             return kind(PPRRunner(self.store, plan, self.wants_edge_ids), self.reader(), inputs, self.convert)
         if isinstance(plan, HGTPlan):
             return kind(HGTRunner(self.store, plan), self.reader(), inputs, self.convert)
-        needs_ids = isinstance(self.store, LocalStore) or self.columns.has_edge_features
-        if self.wants_edge_keys and not needs_ids and plan.settings.subgraph_type == "directional":
+        needs_ids = self.columns.has_edge_features or plan.settings.subgraph_type != "directional"
+        if self.wants_edge_keys and self.store.asks_servers and not needs_ids:
             plan = replace(plan, wants_edge_ids=False, wants_edge_keys=True)
-        runner = PlanRunner(self.store, plan)
-        return kind(runner, self.reader(), inputs, self.convert)
+        return kind(PlanRunner(self.store, plan), self.reader(), inputs, self.convert)
 
     def session_maker(self, kind: type[SessionMaker], session: BatchSession) -> SessionMaker:
         """Make a maker that takes batches from a session; each thread needs its own."""

@@ -625,7 +625,7 @@ class RowCache:
         if len(self._tables) < 2:
             return
         rows, share = table.rows, self.max_bytes // len(self._tables)
-        if num_wanted <= self._num_left() // rows.slot_cost + int(rows.index.state[NUM_FREE]):
+        if num_wanted <= self._num_slots(rows) - rows.num_used + int(rows.index.state[NUM_FREE]):
             return
         largest = max(self._tables.values(), key=lambda one: one.rows.num_bytes)
         if 2 * rows.num_bytes < share < largest.rows.num_bytes:

@@ -12,8 +12,10 @@ from hopstream.arrays import IntArray
 from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.dataset.halo_record import edge_row_bytes
 from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
-from hopstream.preparation.halo.settings import MAX_BUDGET, HaloSettings
+from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import CHUNK_ROWS, Chances, NodeBitmap, NumberTables, Parts, Values, chunks_of
+
+MAX_BUDGET = 1 << 62
 
 
 def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeBitmap]:

@@ -320,10 +320,12 @@ def _check_room(
         on_estimate(replace(costs, work=allotted))
     free = shutil.disk_usage(dataset.root).free
     if costs.budget_bytes > free:
+        budgets = {"budget": settings.budget, "edge_budget": settings.edge_budget}
+        given = [f"{name} is {budget}" for name, budget in budgets.items() if budget is not None]
         raise OSError(
             errno.ENOSPC,
-            f"the budget for each of {manifest.book.num_parts} parts takes {costs.budget_bytes / 1e9:.1f} GB in all; "
-            f"{dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget",
+            f"{' and '.join(given)} for each of {manifest.book.num_parts} parts, {costs.budget_bytes / 1e9:.1f} GB in "
+            f"all; {dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget",
         )
 
 

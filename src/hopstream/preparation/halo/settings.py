@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from hopstream.checks import Settings, check_int, known_names
-from hopstream.engine.settings import memory_bytes
+from hopstream.engine.settings import read_bytes
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.schema import EdgeType, GraphSchema, type_label
 
 MAX_HOPS = 64
-MAX_BUDGET = 1 << 62
 MAX_FANOUT = (1 << 31) - 1
 FeatureChoice = Literal["none", "all"] | str | Sequence[str]
 """``none``, ``all``, or ``type:feature`` (``type:*`` for all of a type); several joined by commas or in a list.
@@ -75,12 +74,12 @@ class HaloSettings(Settings):
     @property
     def budget_bytes(self) -> int | None:
         """The budget of features as a number of bytes."""
-        return _bytes_of("budget", self.budget)
+        return None if self.budget is None else read_bytes("budget", self.budget)
 
     @property
     def edge_budget_bytes(self) -> int | None:
         """The budget of edges as a number of bytes."""
-        return _bytes_of("edge_budget", self.edge_budget)
+        return None if self.edge_budget is None else read_bytes("edge_budget", self.edge_budget)
 
     @property
     def copies_edges(self) -> bool:
@@ -143,12 +142,6 @@ class HaloSettings(Settings):
             nodes={t: tuple(f for f in schema.nodes[t] if f in chosen[t]) for t in schema.nodes if t in chosen},
             edges={t: tuple(f for f in schema.edges[t] if f in chosen[t]) for t in schema.edges if chosen.get(t)},
         )
-
-
-def _bytes_of(name: str, value: str | int | None) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BUDGET):
-        return value
-    return memory_bytes(value, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
