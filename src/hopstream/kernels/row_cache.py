@@ -49,6 +49,8 @@ SHARE_OF_ROW = 8
 """A row takes at most ``1 / SHARE_OF_ROW`` of the slots."""
 NUM_ENTRIES, NUM_USED, NUM_FREE, NUM_COUNTED, NUM_EVICTED, NUM_CONTINUED = range(6)
 NO_MASK = np.uint64(0)
+LAST_RANK = np.uint8(NUM_BITS + MOST_USES)
+NUM_SUMS = 4
 
 
 class RowIndex(NamedTuple):
@@ -153,10 +155,15 @@ def _rank(needed: np.uint8, uses: np.uint8, oldest: np.uint64) -> np.int64:
 
 
 @inlined
+def _prefetch_entry(identifier: np.int64, index: RowIndex) -> None:
+    base = np.int64(index.entries.ctypes.data)
+    prefetch_address(base + np.int64(_home(identifier, index.shift)) * ENTRY_BYTES)
+
+
+@inlined
 def _ask_ahead(ids: np.ndarray, i: np.int64, index: RowIndex) -> None:
     if i < len(ids):
-        base = np.int64(index.entries.ctypes.data)
-        prefetch_address(base + np.int64(_home(ids[np.uint64(i)], index.shift)) * ENTRY_BYTES)
+        _prefetch_entry(ids[np.uint64(i)], index)
 
 
 @kernel
@@ -338,12 +345,15 @@ def _make_room(
         The rank below which all new rows get slots, and how many new rows of that rank get slots too.
     """
     state, num_used, num_free = index.state, index.state[NUM_USED], index.state[NUM_FREE]
-    held = np.zeros(NO_RANK + 1, np.int64)
     ranks = np.empty(num_used, np.uint8)
+    for slot in range(num_used):  # without branches, so that LLVM vectorises it
+        soon, late = (index.needed[slot] - np.uint8(oldest)) & np.uint8(NUM_BITS - 1), LAST_RANK - index.uses[slot]
+        rank = late if index.needed[slot] == NOT_NEEDED else soon
+        ranks[slot] = np.uint8(rank if index.pins[slot] == 0 else np.uint8(NO_RANK))
+    sums = np.zeros((NUM_SUMS, NO_RANK + 1), np.int64)
     for slot in range(num_used):
-        rank = _rank(index.needed[slot], index.uses[slot], oldest)
-        ranks[slot] = np.uint8(rank) if index.pins[slot] == 0 else np.uint8(NO_RANK)
-        held[ranks[slot]] += _num_of_row(slot, index)
+        sums[slot & (NUM_SUMS - 1), ranks[slot]] += _num_of_row(slot, index)
+    held = sums.sum(axis=0)
     num_held = held[:NUM_RANKS].sum()
     room = num_slots - num_used + num_free + num_held
     # Passes over many slots must free many: rows that no batch needs are evicted for later calls too.
@@ -361,32 +371,27 @@ def _make_room(
             num_last = room - num_kept
             break
         room -= held[rank] + wanted[rank]
-    first = num_free
+    evicted, num_evicted = np.empty(num_used, np.int64), np.int64(0)
     for slot in range(num_used):
-        if ranks[slot] < last or ranks[slot] == NO_RANK:
-            continue
-        if ranks[slot] == last and num_kept >= _num_of_row(slot, index):
-            num_kept -= _num_of_row(slot, index)
-        else:
-            index.free[num_free] = slot
-            num_free += 1
-    base = np.int64(index.entries.ctypes.data)
-    for i in range(first, num_free + IDS_AHEAD):
-        if i < num_free:
-            owner = index.owners[index.free[i]]
-            prefetch_address(base + np.int64(_home(owner, index.shift)) * ENTRY_BYTES)
-        if i >= first + IDS_AHEAD:
-            _give_up(index.free[i - IDS_AHEAD], index)
-    for i in range(first, num_free):
-        _free_rest(index.free[i], index)
-    state[NUM_EVICTED] += num_free - first
+        num = _num_of_row(slot, index)
+        is_kept = np.int64(ranks[slot] == last) & np.int64(num_kept >= num)
+        num_kept -= is_kept * num
+        evicted[num_evicted] = slot
+        num_evicted += np.int64(ranks[slot] >= last) & np.int64(ranks[slot] != NO_RANK) & (1 - is_kept)
+    for i in range(num_evicted + IDS_AHEAD):
+        if i < num_evicted:
+            _prefetch_entry(index.owners[evicted[i]], index)
+        if i >= IDS_AHEAD:
+            _give_up(evicted[i - IDS_AHEAD], index)
+            _free_rest(evicted[i - IDS_AHEAD], index)
+    state[NUM_EVICTED] += num_evicted
     return last, num_last
 
 
 @kernel
 def admit_ids(
-    ids: np.ndarray, slots: np.ndarray, ranks: np.ndarray, num_slots: int, num_new: int, oldest: np.uint64,
-    fresh: np.ndarray, index: RowIndex,
+    ids: np.ndarray, slots: np.ndarray, ranks: np.ndarray, was_announced: bool, num_slots: int, num_new: int,
+    oldest: np.uint64, fresh: np.ndarray, index: RowIndex,
 ) -> None:  # fmt: skip
     """Give slots to the missing ids that are needed soonest; the caller must fill in their rows.
 
@@ -394,6 +399,7 @@ def admit_ids(
         ids: int64[n].
         slots: int64[n], from ``take_slots``.
         ranks: uint8[n], from ``take_slots``.
+        was_announced: Whether the batch was announced.
         num_slots: Most slots in use.
         num_new: Most ids without an entry that may get one.
         oldest: As for ``take_slots``.
@@ -402,18 +408,25 @@ def admit_ids(
     """
     state, entries = index.state, index.entries
     num_slots = min(num_slots, len(index.owners))
-    wanted = np.zeros(NUM_RANKS, np.int64)
+    wanted = np.zeros(NO_RANK + 1, np.int64)
     missing = np.empty(len(ids), np.int64)
     num_wanted = np.int64(0)
-    for i in range(len(ids)):
+    for i in range(len(ids)):  # without branches, which would be mispredicted
         fresh[i] = -1
-        if slots[i] < 0 and ranks[i] != NO_RANK:
-            wanted[ranks[i]] += 1
-            missing[num_wanted] = i
-            num_wanted += 1
+        is_missing = np.int64(slots[i] < 0) & np.int64(ranks[i] != NO_RANK)
+        wanted[ranks[i]] += is_missing
+        missing[num_wanted] = i
+        num_wanted += is_missing
     last, num_last = np.int64(NUM_RANKS), np.int64(0)
     if num_wanted > _num_open(num_slots, index):
         last, num_last = _make_room(np.int64(num_slots), num_wanted, wanted, oldest, index)
+    if not was_announced:  # the others have no entry to remove
+        num_missing, num_wanted = num_wanted, np.int64(0)
+        for number in range(num_missing):
+            i = missing[number]
+            if ranks[i] < last or (ranks[i] == last and num_last > 0):
+                missing[num_wanted] = i
+                num_wanted += 1
     for number in range(num_wanted + IDS_AHEAD):
         if number < num_wanted:
             _ask_ahead(ids, missing[number], index)

@@ -525,7 +525,7 @@ class RowCache:
                 num_entries = ENTRIES_PER_ID * num_slots - len(rows.index.entries)
                 rows.fit_index(num_missing, max(0, num_entries) * ENTRY_BYTES, is_partial=True)
                 num_before = int(state[NUM_EVICTED])
-                admit_ids(ids, slots, ranks, num_slots, rows.num_new, oldest, fresh, rows.index)
+                admit_ids(ids, slots, ranks, bit != NO_BIT, num_slots, rows.num_new, oldest, fresh, rows.index)
                 self._num_evicted += int(state[NUM_EVICTED]) - num_before
             return Found(self, table, slots, fresh, self._num_evicted - num_evicted)
 
