@@ -51,6 +51,8 @@ FEW_NEIGHBORS = 64
 FETCH_FIELDS = frozenset(("owner", "names", "ids"))
 GATHER_FACTOR = 2
 """Memory of a frame while it is made, as a multiple of its size."""
+ROWS_FACTOR = 4
+"""Size of a frame of rows, as a multiple of ``frame_bytes``, while less than half of the memory for answers is taken."""
 IDLE_BYTES = 16 << 20
 """Most memory that is kept for the next frames."""
 SEARCHED_EDGES = 16
@@ -209,12 +211,12 @@ class StoreAnswers:
         requests = [self._fetch_request(frame, record) for record in self._records(frame)]
         features = [check_fetch_request(self._store, request) for request in requests]
         costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
-        self._check_costs(costs, frame)
+        frame_bytes = self._check_costs(costs, frame, ROWS_FACTOR)
         readers = [
             self._store.reader(r, self._buffers) if all(f.is_fixed_width for f in fs.values()) else None
             for r, fs in zip(requests, features, strict=True)
         ]
-        for pieces, is_last in with_last(cut_pieces(costs, self._limits.frame_bytes)):
+        for pieces, is_last in with_last(cut_pieces(costs, frame_bytes)):
             arrays: list[Array] = []
             for piece in pieces:
                 request, read = requests[piece.request], readers[piece.request]
@@ -306,8 +308,17 @@ class StoreAnswers:
             raise SettingsError(f"{len(ids)} ids in one request; this server takes {self._limits.max_ids}")
         return ids
 
-    def _check_costs(self, costs: Sequence[RowCost], frame: Frame) -> None:
-        """Refuse an answer or a row that is too large before anything is gathered; reserve memory for a frame."""
+    def _check_costs(self, costs: Sequence[RowCost], frame: Frame, factor: int = 1) -> int:
+        """Refuse an answer or a row that is too large before anything is gathered; reserve memory for a frame.
+
+        Args:
+            costs: Bytes of the rows of each request.
+            frame: The request.
+            factor: Size of a frame, as a multiple of ``frame_bytes``, if there is room.
+
+        Returns:
+            Bytes of a frame.
+        """
         num_bytes = sum(cost.total for cost in costs)
         self._check_reply_bytes(num_bytes)
         heaviest = max((cost.heaviest for cost in costs if not cost.element_bytes), default=0)
@@ -318,9 +329,13 @@ class StoreAnswers:
                 "count -1 and neither excluded pairs nor candidates nor weights, or serve the parts with larger "
                 "max_row_bytes, or open the dataset's folder itself"
             )
+        frame_bytes = self._limits.frame_bytes
         if isinstance(frame, Call):
-            largest = min(num_bytes, max(heaviest, self._limits.frame_bytes))
+            if frame.has_room(GATHER_FACTOR * factor * frame_bytes):
+                frame_bytes *= factor
+            largest = min(num_bytes, max(heaviest, frame_bytes))
             frame.reserve(int(GATHER_FACTOR * largest))
+        return frame_bytes
 
     def _check_reply_bytes(self, num_bytes: float) -> None:
         limit = self._limits.max_reply_bytes

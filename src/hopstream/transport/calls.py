@@ -46,6 +46,10 @@ class Call(Frame):
         self._has_ended = self._is_large = False
         self._listeners: list[Callable[[], None]] = []
 
+    def has_room(self, num_bytes: int) -> bool:
+        """Return whether ``num_bytes`` more would leave half of the server's memory for answers to other calls."""
+        return self._account.taken + num_bytes <= self._account.limit // 2
+
     def reserve(self, num_bytes: int) -> None:
         """Reserve memory for an answer that needs more than ``CALL_BYTES`` at a time.
 
