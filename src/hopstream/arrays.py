@@ -622,4 +622,6 @@ def is_within(values: Array, first: int, stop: int) -> bool:
     """Return whether all integers of an array are in ``[first, stop)``."""
     if len(values) <= FEW:
         return all(first <= value < stop for value in values.tolist())
+    if first == 0 and values.dtype == np.int64:  # negative numbers exceed every bound
+        return int(values.view(np.uint64).max()) < stop
     return int(values.min()) >= first and int(values.max()) < stop

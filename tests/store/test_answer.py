@@ -282,6 +282,15 @@ def test_a_neighbour_without_edge_id_weighs_eight_bytes(typed_case: Case) -> Non
         assert len(frames) == num_frames
 
 
+def test_frames_of_rows_are_four_times_as_large_while_half_the_memory_for_answers_is_free(typed_case: Case) -> None:
+    fetch = {"op": "fetch", "requests": [{"owner": "paper", "names": [KEY], "ids": 0}]}
+    request = request_of(typed_case, fetch, np.arange(48, dtype=np.uint32))
+    for max_bytes, num_frames in [(1 << 30, 3), (3 << 20, 12)]:  # a call reserves 2 MiB
+        limits = ServerLimits(frame_bytes=4 * 8, max_bytes=max_bytes)
+        with StoreServer(typed_case.shared(), limits=limits) as server, Peer(server.location) as client:
+            assert len(client.ask(request)) == num_frames
+
+
 @pytest.mark.parametrize("times", [[], [1 << 40]])
 def test_edges_scanned_by_top_k_count_towards_the_limit(timed_case: Case, times: list[int]) -> None:
     """The answer has 700 bytes; item 0's edges before a time are scanned for its heaviest."""

@@ -1,9 +1,10 @@
 """Answers of a store server: one request in, a stream of frames out.
 
-A frame has about ``frame_bytes``. It holds pieces: ranges of rows of the requests, each with its start position. The
-server gathers the next frame only after it has passed on the last one. So its memory does not grow with the answer, and
-gathering overlaps sending. The server computes the bytes of every row before it gathers any: it splits the edges of a
-node with very many edges into ranges, and refuses any other row that is too large.
+A frame has about ``frame_bytes``, and one of features ``ROWS_FACTOR`` times as many while there is room. It holds
+pieces: ranges of rows of the requests, each with its start position. The server gathers the next frame only after it
+has passed on the last one. So its memory does not grow with the answer, and gathering overlaps sending. The server
+computes the bytes of every row before it gathers any: it splits the edges of a node with very many edges into ranges,
+and refuses any other row that is too large.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FETCH_FIELDS = frozenset(("owner", "names", "ids"))
 GATHER_FACTOR = 2
 """Memory of a frame while it is made, as a multiple of its size."""
 ROWS_FACTOR = 4
-"""Size of a frame of rows, as a multiple of ``frame_bytes``, while less than half of the memory for answers is taken."""
+"""Size of a frame of features in ``frame_bytes``, while less than half of the memory for answers is taken."""
 IDLE_BYTES = 16 << 20
 """Most memory that is kept for the next frames."""
 SEARCHED_EDGES = 16

@@ -74,7 +74,11 @@ class ServerLimits(TransportLimits):
         },
     )
     frame_bytes: int = field(
-        default=1 << 20, metadata={"help": "about how many bytes are gathered, then sent, at a time"}
+        default=1 << 20,
+        metadata={
+            "help": "about how many bytes are gathered, then sent, at a time; of features four times as many, while "
+            "half of max_bytes is free"
+        },
     )
 
     def __post_init__(self) -> None:
