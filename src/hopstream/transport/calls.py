@@ -47,7 +47,7 @@ class Call(Frame):
         self._listeners: list[Callable[[], None]] = []
 
     def has_room(self, num_bytes: int) -> bool:
-        """Return whether ``num_bytes`` more would leave half of the server's memory for answers to other calls."""
+        """Return whether ``num_bytes`` more leave half of the memory for answers free."""
         return self._account.taken + num_bytes <= self._account.limit // 2
 
     def reserve(self, num_bytes: int) -> None:
