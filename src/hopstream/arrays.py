@@ -36,6 +36,7 @@ Array = NDArray[Any]
 FEW = 16
 """Up to this many values, Python compares faster than numpy."""
 CHUNK_BYTES = 8 << 20
+LARGE_PAGE_BYTES = 2 << 20
 CHECKSUM_BYTES = 1 << 20
 """Bytes per checksum call: the library takes only ``bytes``, and a copy of this size stays in the cache."""
 BLOCK_BYTES, MAX_BLOCKS = 64 << 10, 65
@@ -334,20 +335,33 @@ def column_paths(stem: Path, feature: FeatureSchema) -> tuple[Path, ...]:
 
 
 class _ChecksumWriter:
-    """A file writer that computes the CRC-32C of the written bytes."""
+    """A file that computes the CRC-32C of the written bytes.
+
+    It is written in whole large pages, so that Linux caches it in large pages: they save address translation, up to a
+    third of the time of a batch. Smaller writes leave small pages in the cache, until the file is read from disk again.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._sum = google_crc32c.Checksum()
+        self._held = bytearray()
 
-    def write(self, data: bytes | memoryview) -> int:
-        block = bytes(data)
-        self._sum.update(block)
-        return self._file.write(block)
+    def write(self, data: bytes) -> None:
+        self._sum.update(data)
+        num_first = -len(self._held) % LARGE_PAGE_BYTES
+        self._held += data[:num_first]
+        if len(self._held) == LARGE_PAGE_BYTES:
+            self._file.write(self._held)
+            self._held.clear()
+        if rest := memoryview(data)[num_first:]:
+            num_whole = len(rest) - len(rest) % LARGE_PAGE_BYTES
+            self._file.write(rest[:num_whole])
+            self._held += rest[num_whole:]
 
-    @property
-    def crc32c(self) -> int:
-        return int.from_bytes(self._sum.digest(), "big")
+    def end(self) -> tuple[int, int]:
+        """Write the rest; return the size of the file and its CRC-32C."""
+        self._file.write(self._held)
+        return self._file.tell(), int.from_bytes(self._sum.digest(), "big")
 
 
 def write_array(path: Path, array: Array) -> FileRecord:
@@ -387,10 +401,10 @@ def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], block
             for block in blocks:
                 num_items += block.size
                 writer.write(block.astype(dtype, copy=False).tobytes())
-            num_bytes = file.tell()
+            num_bytes, crc32c = writer.end()
         if num_items != math.prod(shape):
             raise SchemaError(f"{path.name}: the blocks hold {num_items} items, not those of shape {list(shape)}")
-        return with_blocks(FileRecord(dtype.name, tuple(shape), num_bytes, writer.crc32c), partial)
+        return with_blocks(FileRecord(dtype.name, tuple(shape), num_bytes, crc32c), partial)
 
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
