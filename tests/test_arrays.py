@@ -259,6 +259,27 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     check_file(path, record)
 
 
+def test_files_are_written_in_whole_large_pages(tmp_path, monkeypatch):
+    sizes = []
+    real = arrays._ChecksumWriter
+
+    class Disk(BrokenDisk):
+        def write(self, block):
+            sizes.append(len(block))
+            return super().write(block)
+
+        def tell(self):
+            return self.file.tell()
+
+    monkeypatch.setattr(arrays, "_ChecksumWriter", lambda file: real(Disk(file, 1 << 20)))
+    monkeypatch.setattr(arrays, "LARGE_PAGE_BYTES", 256)
+    values = np.arange(2000)
+    blocks = [values[:1], values[1:32], values[32:33], values[33:1000], values[1000:]]
+    check_file(tmp_path / "a.npy", write_blocks(tmp_path / "a.npy", values.dtype, values.shape, blocks))
+    assert np.array_equal(np.load(tmp_path / "a.npy"), values)
+    assert all(size % 256 == 0 for size in sizes[:-1])
+
+
 def test_text_is_written_atomically(tmp_path):
     path = tmp_path / "deep" / "note.json"
     write_text(path, "größe\n")
