@@ -25,6 +25,7 @@ from hopstream.arrays import (
     combine_checksums,
     extend_checksum,
     find_sorted,
+    is_within,
     offsets_of,
     open_array,
     read_header,
@@ -277,7 +278,19 @@ def test_files_are_written_in_whole_large_pages(tmp_path, monkeypatch):
     blocks = [values[:1], values[1:32], values[32:33], values[33:1000], values[1000:]]
     check_file(tmp_path / "a.npy", write_blocks(tmp_path / "a.npy", values.dtype, values.shape, blocks))
     assert np.array_equal(np.load(tmp_path / "a.npy"), values)
-    assert all(size % 256 == 0 for size in sizes[:-1])
+    assert sum(sizes[:-1]) > 15_000 and all(size % 256 == 0 for size in sizes[:-1]) and sizes[-1] < 256
+
+
+@pytest.mark.parametrize("num_values", [16, 17])
+@pytest.mark.parametrize("dtype", ["int64", ">i8", "int32"])
+@pytest.mark.parametrize("first", [0, 3])
+def test_ids_are_checked_against_both_bounds(num_values, dtype, first):
+    good = np.full(num_values, 5, dtype)
+    assert is_within(good, first, 6)
+    for wrong in (6, first - 1, np.iinfo(dtype).min, np.iinfo(dtype).max):
+        good[7] = wrong
+        assert not is_within(good, first, 6)
+    assert is_within(np.array([first, 5] * num_values, dtype)[::2], first, first + 1)
 
 
 def test_text_is_written_atomically(tmp_path):

@@ -337,8 +337,8 @@ def column_paths(stem: Path, feature: FeatureSchema) -> tuple[Path, ...]:
 class _ChecksumWriter:
     """A file that computes the CRC-32C of the written bytes.
 
-    It is written in whole large pages, so that Linux caches it in large pages: they save address translation, up to a
-    third of the time of a batch. Smaller writes leave small pages in the cache, until the file is read from disk again.
+    The file is written in whole large pages. So file systems with large folios, such as ext4 and XFS, cache it in large
+    pages, which save address translation: up to a third of the time of a batch.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -282,7 +282,7 @@ def test_a_neighbour_without_edge_id_weighs_eight_bytes(typed_case: Case) -> Non
         assert len(frames) == num_frames
 
 
-def test_frames_of_rows_are_four_times_as_large_while_half_the_memory_for_answers_is_free(typed_case: Case) -> None:
+def test_frames_of_features_are_four_times_as_large_while_most_memory_for_answers_is_free(typed_case: Case) -> None:
     fetch = {"op": "fetch", "requests": [{"owner": "paper", "names": [KEY], "ids": 0}]}
     request = request_of(typed_case, fetch, np.arange(48, dtype=np.uint32))
     for max_bytes, num_frames in [(1 << 30, 3), (3 << 20, 12)]:  # a call reserves 2 MiB

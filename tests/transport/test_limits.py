@@ -1,13 +1,16 @@
-"""Tests of the delays for addresses that break rules often."""
+"""Tests of memory for larger frames, and of the delays for addresses that break rules often."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from hopstream.transport import limits
-from hopstream.transport.limits import DELAY_S, MAX_ADDRESSES, MAX_DELAY_S, Misdeeds
+from hopstream.transport.calls import CALL_BYTES, Call, Peer
+from hopstream.transport.limits import DELAY_S, MAX_ADDRESSES, MAX_DELAY_S, Account, Misdeeds
+from hopstream.transport.messages import Frame
 
 
 @pytest.fixture
@@ -65,3 +68,17 @@ def test_the_number_of_remembered_addresses_is_limited() -> None:
     misdeeds.add("one more", 3)
     assert misdeeds.delay_s("first") == 0.0
     assert misdeeds.delay_s("0") > 0
+
+
+def test_room_for_larger_frames_is_an_eighth_of_the_memory() -> None:
+    account = Account(64 << 20)
+    assert account.begin(100 + CALL_BYTES)
+    call = Call(cast(Peer, SimpleNamespace(identity=None)), 1, Frame({}), 0.0, 100 + CALL_BYTES, account)
+    assert not call.reserve_spare(8 << 20)  # with the request, 100 bytes too many
+    assert account.taken == 100 + CALL_BYTES
+    assert call.reserve_spare(7 << 20)
+    assert account.taken == call._num_bytes == 100 + (7 << 20)
+    call.reserve(6 << 20)
+    assert account.taken == call._num_bytes == 100 + (7 << 20)
+    account.add(1 << 20)
+    assert not call.reserve_spare(1)  # others take the rest

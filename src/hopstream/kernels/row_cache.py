@@ -7,7 +7,8 @@
     IBM Systems Journal 1966). Ids that no batch needs are ranked by a count of past uses, in a table of one byte per
     hash value that is halved from time to time (Einziger et al., "TinyLFU", ACM Transactions on Storage 2017). A row
     that is longer than a slot continues in other slots, as a linked list, so that any free slot serves any row.
-[Cost] One cache miss per id, prefetched ``IDS_AHEAD`` ids ahead; when slots run out, two passes over 6 bytes per slot.
+[Cost] One cache miss per id, prefetched ``IDS_AHEAD`` ids ahead; when slots run out, a pass over 6 bytes
+    per slot and two over one byte per slot.
 [Not chosen] A priority queue by next use: every use moves an entry, 40,000 per batch; the passes cost 0.2 ms for
     100,000 slots. An array over all ids of the graph: one access, but its size grows with the graph. Masks beside the
     slots instead of in the entries: a second cache miss per id. Blocks of several sizes for rows of several lengths:

@@ -53,7 +53,7 @@ FETCH_FIELDS = frozenset(("owner", "names", "ids"))
 GATHER_FACTOR = 2
 """Memory of a frame while it is made, as a multiple of its size."""
 ROWS_FACTOR = 4
-"""Size of a frame of features in ``frame_bytes``, while less than half of the memory for answers is taken."""
+"""Size of a frame of features in ``frame_bytes``, if most of the memory for answers is free at its start."""
 IDLE_BYTES = 16 << 20
 """Most memory that is kept for the next frames."""
 SEARCHED_EDGES = 16
@@ -315,7 +315,7 @@ class StoreAnswers:
         Args:
             costs: Bytes of the rows of each request.
             frame: The request.
-            factor: Size of a frame, as a multiple of ``frame_bytes``, if there is room.
+            factor: Size of a frame, as a multiple of ``frame_bytes``, if most memory is free.
 
         Returns:
             Bytes of a frame.
@@ -331,11 +331,12 @@ class StoreAnswers:
                 "max_row_bytes, or open the dataset's folder itself"
             )
         frame_bytes = self._limits.frame_bytes
-        if isinstance(frame, Call):
-            if frame.has_room(GATHER_FACTOR * factor * frame_bytes):
-                frame_bytes *= factor
-            largest = min(num_bytes, max(heaviest, frame_bytes))
-            frame.reserve(int(GATHER_FACTOR * largest))
+        if not isinstance(frame, Call):
+            return frame_bytes
+        most = [min(num_bytes, max(heaviest, times * frame_bytes)) for times in (1, factor)]
+        if factor > 1 and frame.reserve_spare(int(GATHER_FACTOR * most[1])):
+            return factor * frame_bytes
+        frame.reserve(int(GATHER_FACTOR * most[0]))
         return frame_bytes
 
     def _check_reply_bytes(self, num_bytes: float) -> None:

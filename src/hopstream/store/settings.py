@@ -76,8 +76,8 @@ class ServerLimits(TransportLimits):
     frame_bytes: int = field(
         default=1 << 20,
         metadata={
-            "help": "about how many bytes are gathered, then sent, at a time; of features four times as many, while "
-            "half of max_bytes is free"
+            "help": "about how many bytes are gathered, then sent, at a time; of features four times as many, if less "
+            "than an eighth of max_bytes is taken"
         },
     )
 
@@ -87,7 +87,7 @@ class ServerLimits(TransportLimits):
         check_int("max_ids", self.max_ids, 1, 1 << 32)
         check_int("max_reply_bytes", self.max_reply_bytes, 1, 1 << 62)
         check_int("max_row_bytes", self.max_row_bytes, 1, 1 << 30)
-        check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)
+        check_int("frame_bytes", self.frame_bytes, 1, 1 << 26)
 
 
 def check_store_settings(settings: object) -> StoreSettings:

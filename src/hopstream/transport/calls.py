@@ -17,6 +17,8 @@ from hopstream.transport.tokens import ANYONE, Identity
 
 CALL_BYTES = 2 << 20
 """Bytes reserved for the answer to a request besides the request itself: a frame and its sources."""
+SPARE_SHARE = 8
+"""Larger frames are made while all requests and answers take at most the limit divided by this number."""
 
 
 class Call(Frame):
@@ -46,9 +48,18 @@ class Call(Frame):
         self._has_ended = self._is_large = False
         self._listeners: list[Callable[[], None]] = []
 
-    def has_room(self, num_bytes: int) -> bool:
-        """Return whether ``num_bytes`` more leave half of the memory for answers free."""
-        return self._account.taken + num_bytes <= self._account.limit // 2
+    def reserve_spare(self, num_bytes: int) -> bool:
+        """Reserve memory as ``reserve`` does, if ``SPARE_SHARE`` of the server's memory for answers is enough.
+
+        Returns:
+            Whether the memory was reserved.
+        """
+        more = max(0, self._request_bytes + num_bytes - self._num_bytes)
+        if not self._account.more(more, self._account.limit // SPARE_SHARE):
+            return False
+        self._num_bytes += more
+        self._reserved_bytes = self._num_bytes
+        return True
 
     def reserve(self, num_bytes: int) -> None:
         """Reserve memory for an answer that needs more than ``CALL_BYTES`` at a time.

@@ -63,10 +63,10 @@ class Account:
             self.num_calls += 1
             return True
 
-    def more(self, num_bytes: int) -> bool:
-        """Reserve more bytes for a request; return False if there is no room."""
+    def more(self, num_bytes: int, limit: int | None = None) -> bool:
+        """Reserve more bytes for a request; return False if there is no room below the limit, or a smaller one."""
         with self._lock:
-            if self.taken + num_bytes > self.limit:
+            if self.taken + num_bytes > (self.limit if limit is None else limit):
                 return False
             self.taken += num_bytes
             return True
