@@ -64,7 +64,7 @@ class Account:
             return True
 
     def more(self, num_bytes: int, limit: int | None = None) -> bool:
-        """Reserve more bytes for a request; return False if there is no room below the limit, or a smaller one."""
+        """Reserve more bytes for a request; return False if that exceeds the limit, or a smaller one."""
         with self._lock:
             if self.taken + num_bytes > (self.limit if limit is None else limit):
                 return False
