@@ -353,10 +353,10 @@ class _ChecksumWriter:
         if len(self._held) == LARGE_PAGE_BYTES:
             self._file.write(self._held)
             self._held.clear()
-        if rest := memoryview(data)[num_first:]:
-            num_whole = len(rest) - len(rest) % LARGE_PAGE_BYTES
-            self._file.write(rest[:num_whole])
-            self._held += rest[num_whole:]
+        rest = memoryview(data)[num_first:]
+        num_whole = len(rest) - len(rest) % LARGE_PAGE_BYTES
+        self._file.write(rest[:num_whole])
+        self._held += rest[num_whole:]
 
     def end(self) -> tuple[int, int]:
         """Write the rest; return the size of the file and its CRC-32C."""

@@ -50,8 +50,8 @@ SHARE_OF_ROW = 8
 """A row takes at most ``1 / SHARE_OF_ROW`` of the slots."""
 NUM_ENTRIES, NUM_USED, NUM_FREE, NUM_COUNTED, NUM_EVICTED, NUM_CONTINUED = range(6)
 NO_MASK = np.uint64(0)
-LAST_RANK = np.uint8(NUM_BITS + MOST_USES)
 NUM_SUMS = 4
+"""Sums beside each other in which slots are counted by rank; additions to one sum would wait for each other."""
 
 
 class RowIndex(NamedTuple):
@@ -347,10 +347,9 @@ def _make_room(
     """
     state, num_used, num_free = index.state, index.state[NUM_USED], index.state[NUM_FREE]
     ranks = np.empty(num_used, np.uint8)
-    for slot in range(num_used):  # without branches, so that LLVM vectorises it
-        soon, late = (index.needed[slot] - np.uint8(oldest)) & np.uint8(NUM_BITS - 1), LAST_RANK - index.uses[slot]
-        rank = late if index.needed[slot] == NOT_NEEDED else soon
-        ranks[slot] = np.uint8(rank if index.pins[slot] == 0 else np.uint8(NO_RANK))
+    for slot in range(num_used):  # a loop of its own, which LLVM vectorises
+        rank = np.uint8(_rank(index.needed[slot], index.uses[slot], oldest))
+        ranks[slot] = rank if index.pins[slot] == 0 else np.uint8(NO_RANK)
     sums = np.zeros((NUM_SUMS, NO_RANK + 1), np.int64)
     for slot in range(num_used):
         sums[slot & (NUM_SUMS - 1), ranks[slot]] += _num_of_row(slot, index)
