@@ -173,6 +173,24 @@ def test_batches_of_servers_are_bit_equal_to_those_of_a_folder(
     assert epochs_of(new_loader(graph, num_threads=num_threads, **{**COMMON, **options})) == wanted(way)
 
 
+@pytest.mark.parametrize(("num_servers", "cache_bytes"), [(2, 0), (4, None)])
+@pytest.mark.parametrize("way", [way for way, (new_loader, _) in WAYS.items() if new_loader in (nodes, links, layered)])
+def test_chosen_batches_of_servers_are_bit_equal_to_those_of_a_folder(
+    folders: dict[int, Path], locations: dict[int, str], way: str, num_servers: int, cache_bytes: int | None
+) -> None:
+    new_loader, options = WAYS[way]
+    graph = remote_graph(locations[num_servers], cache_bytes=cache_bytes)
+    options = {"num_threads": 1, **COMMON, **options}
+    with new_loader(folders[1], **options) as local, new_loader(graph, **options) as remote:
+        for epoch in (0, 3):
+            for loader in (local, remote):
+                loader.set_epoch(epoch)
+            for index in ([0], [5, 2], [39], range(20)):
+                assert flat(remote(index)) == flat(local(index))
+        local.set_epoch(1), remote.set_epoch(1)
+        assert [flat(batch) for batch in remote] == [flat(batch) for batch in local]
+
+
 def test_batches_of_pyg_are_equal(folders: dict[int, Path], graphs: dict[int, RemoteGraph]) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch_geometric")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hopstream.load.load_settings import OrderSettings
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.order import WeightedOrder, read_seed_weights
 from hopstream.load.ppr import PPRLoader
+from hopstream.load.setup import MAX_IDLE_SEEDS
 from tests.load.graphs import flat
 
 
@@ -44,6 +46,34 @@ def test_a_call_makes_one_batch_of_chosen_seeds(data: Data) -> None:
         for wrong in ([], [0.5], 3, [[1]]):
             with pytest.raises(SettingsError, match=r"^index is .*; give one or more integer positions"):
                 loader(wrong)
+
+
+@pytest.mark.parametrize("seeds", [None, torch.ones(200, dtype=torch.bool)])
+@pytest.mark.parametrize("sampling", [{}, {"disjoint": True}])
+def test_chosen_seeds_may_repeat(data: Data, seeds: Any, sampling: dict[str, Any]) -> None:
+    with NeighborLoader(data, [4, 2], input_nodes=seeds, num_workers=0, **sampling) as loader:
+        batch = loader([9, 8, 9])
+        assert batch.n_id[:3].tolist() == batch.input_id.tolist() == [9, 8, 9]
+
+
+def test_calls_reuse_small_makers(data: Data) -> None:
+    """Batches do not depend on earlier calls, or on an error in one; makers of large batches are not kept."""
+    seeds = torch.arange(200).repeat(20)
+    with NeighborLoader(data, [4, 2], seeds, num_workers=0, collate="numpy") as loader:
+        wanted = [flat(loader([seed])) for seed in range(20)]
+        assert len(loader._idle_makers) == 1
+        (maker,) = loader._idle_makers
+        kept = [loader([seed]) for seed in range(20)]
+        assert [flat(batch) for batch in kept] == wanted
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyError):
+            patch.setattr(type(maker._reader), "finish", lambda *_: {}["no such key"])
+            loader([0])
+        assert not loader._idle_makers
+        assert flat(loader([3])) == wanted[3]
+        loader(np.arange(MAX_IDLE_SEEDS + 1))
+        assert not loader._idle_makers
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lambda seed: flat(loader([seed])), range(20))) == wanted
 
 
 def test_calls_do_not_move_the_epoch_and_run_in_parallel(data: Data) -> None:

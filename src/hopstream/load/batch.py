@@ -487,6 +487,11 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         self._runner, self._inputs = runner, inputs
         self._slot_map = SlotMap()
 
+    def make_of(self, inputs: Inputs, epoch: int) -> Any:
+        """Make the first batch of other inputs; equal arguments give equal batches."""
+        self._inputs = inputs
+        return self.make(epoch, 0)
+
     def _sample_now(self, epoch: int, step: int) -> Fetch:
         return self._reader.fetch_of(*self._sample(epoch, [self._start(epoch, step)], is_kept=False))
 

@@ -328,9 +328,10 @@ class LinkNeighborLoader(SubgraphLoader):
             IdRangeError: A position is outside 0..num_links-1.
             SettingsError: ``index`` is empty, or no list of integers.
         """
-        return self._batch_of(
-            index, lambda order: self._setup.maker(LinkMaker, self._plan, replace(self._task, order=order))
-        )
+        return self._batch_of(index)
+
+    def _inputs_of(self, order: SeedOrder) -> LinkTask:
+        return replace(self._task, order=order)
 
     def __repr__(self) -> str:
         """Return a description of the loader in one line."""

@@ -261,9 +261,10 @@ class NeighborLoader(SubgraphLoader):
             IdRangeError: A position is outside 0..num_seeds-1.
             SettingsError: ``index`` is empty, or no list of integers.
         """
-        return self._batch_of(
-            index, lambda order: self._setup.maker(NodeMaker, self._plan, replace(self._inputs, order=order))
-        )
+        return self._batch_of(index)
+
+    def _inputs_of(self, order: SeedOrder) -> NodeInputs:
+        return replace(self._inputs, order=order, seeds=replace(self._inputs.seeds, may_repeat=True))
 
     def __repr__(self) -> str:
         """Return a description of the loader in one line."""

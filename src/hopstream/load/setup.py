@@ -6,6 +6,7 @@ All loaders share the settings of source, order, columns and threads. A subclass
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,9 @@ from hopstream.store import MemorySource, Source, open_graph, open_store
 from hopstream.store.contract import Store
 from hopstream.store.sources import check_source, is_in_memory
 from hopstream.store.whole import keeps_edge_keys
+
+MAX_IDLE_MAKERS, MAX_IDLE_SEEDS = 8, 1024
+"""Makers of chosen batches that are kept for the next calls, and the largest batch after which one is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,6 +142,8 @@ class SubgraphLoader(EpochLoader):
     _recipe: Recipe
     _ahead: SamplingAhead[Fetch] | None = None
     _closer: Callable[[], object] = staticmethod(lambda: None)
+    _own_maker: Callable[[], Maker]
+    _idle_makers: deque[BatchMaker[Any]]
 
     def _open(self, source: Source | BatchService, direction: Direction, settings: LoadSettings) -> LoaderSetup:
         """Open the source, and register that it is closed with the loader."""
@@ -157,6 +163,7 @@ class SubgraphLoader(EpochLoader):
 
     def _begin_steps(self, num_steps: int, new_maker: Callable[[], Maker]) -> None:
         """Prepare epochs of a number of batches."""
+        self._own_maker, self._idle_makers = new_maker, deque(maxlen=MAX_IDLE_MAKERS)
         session = self._setup.session
         if session is not None:
             session.prepare(self._recipe)
@@ -190,12 +197,11 @@ class SubgraphLoader(EpochLoader):
             for maker in self._makers:
                 cast(BatchFinisher, maker).ahead = self._ahead
 
-    def _batch_of(self, index: ArrayLike, new_maker: Callable[[SeedOrder], Maker]) -> Any:
+    def _batch_of(self, index: ArrayLike) -> Any:
         """Make one batch of chosen seeds, in the caller's thread; see ``NeighborLoader.__call__``.
 
         Args:
             index: integer[n], positions of the seeds.
-            new_maker: Makes a maker of the batches of an order.
 
         Raises:
             IdRangeError: A position is outside ``[0, num_seeds)``.
@@ -204,9 +210,19 @@ class SubgraphLoader(EpochLoader):
         if self._is_closed:
             raise StateError("the loader is closed; make a new one")
         chosen, settings = read_positions(index, len(self.dataset)), self._setup.settings
-        order = ChosenOrder(num_seeds=len(self.dataset), settings=settings, chosen=chosen)
-        batch = new_maker(order).make(self.epoch, 0)
+        inputs = self._inputs_of(ChosenOrder(num_seeds=len(self.dataset), settings=settings, chosen=chosen))
+        try:
+            maker = self._idle_makers.pop()
+        except IndexError:
+            maker = cast(BatchMaker[Any], self._own_maker())
+        batch = maker.make_of(inputs, self.epoch)
+        if len(chosen) <= MAX_IDLE_SEEDS:  # a maker keeps memory in proportion to its largest batch
+            self._idle_makers.append(maker)
         return batch if settings.transform is None else settings.transform(batch)
+
+    def _inputs_of(self, order: SeedOrder) -> Any:
+        """Return a maker's inputs for chosen seeds, which may repeat; for loaders that can be called."""
+        raise NotImplementedError
 
     def _end_call(self) -> Callable[[], None]:
         ends = [one.end for one in (self._setup.session, self._ahead) if one is not None]
@@ -257,6 +273,7 @@ class SubgraphLoader(EpochLoader):
             self.close_source()
         finally:
             super().close()
+            self._idle_makers.clear()
 
 
 def open_setup(
