@@ -48,7 +48,9 @@ def test_a_newer_format_is_named(root):
 
 
 def test_error_names_fields_missing_from_an_earlier_version(root):
-    assert set(json.loads((root / "manifest.json").read_text())) == {"format", "digest", *manifest_module.FIELDS}
+    assert set(json.loads((root / "manifest.json").read_text())) == {
+        "format", "digest", "has_narrow_keys", *manifest_module.FIELDS,
+    }  # fmt: skip
     edit(root, lambda value: [value.pop(name) for name in ("has_neighbor_keys", "time_attr", "weight_attr")])
     wanted = r"manifest.json has no time_attr, weight_attr, has_neighbor_keys; an earlier .*; write the dataset again"
     with pytest.raises(FormatError, match=wanted):
@@ -85,6 +87,8 @@ CONTRADICTIONS = [
     (lambda v: v.update(has_edge_keys=False), "lists 'part-00000/edge/"),
     (lambda v: v.update(has_edge_keys=1), "must be true or false"),
     (lambda v: v.update(has_neighbor_keys=None), "has_neighbor_keys must be true or false"),
+    (lambda v: v.update(has_narrow_keys=1), "has_narrow_keys must be true or false"),
+    (lambda v: v.pop("has_narrow_keys"), r"key.npy is uint32\[\d+\]; it must be int64"),
     (lambda v: v.update(has_neighbor_keys=True), "does not list part-00000/edge/.*/neighbor_key.npy"),
     (lambda v: v.update(time_attr=3), "time_attr must be the name of a feature, or null"),
     (lambda v: v.update(time_attr="year"), "does not list part-00000/edge/paper__cites__paper/in/time.npy"),

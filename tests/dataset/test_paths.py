@@ -27,6 +27,7 @@ class Contents:
     time_attr: str | None = None
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
+    has_narrow_keys: bool = False
 
 
 names = st.text(alphabet=st.sampled_from("ab_.%~/é-9 "), min_size=1, max_size=6) | st.text(min_size=1, max_size=200)

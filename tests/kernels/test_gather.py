@@ -12,6 +12,7 @@ from hopstream.kernels.gather import (
     WORDS_AHEAD,
     copy_located,
     gather_elements,
+    gather_numbers,
     gather_ranges,
     gather_rows,
     locate_rows,
@@ -65,6 +66,27 @@ def test_one_unknown_row_among_many_is_reported(rows: list[int], width: int, pla
     with pytest.raises(IndexError, match="outside its part"):
         gather_rows(
             ids, offsets, address_table([part.reshape(-1) for part in parts]), np.zeros((len(ids), width), np.uint64)
+        )
+
+
+@pytest.mark.parametrize("rows", CUTS)
+@pytest.mark.parametrize("num_ids", [0, 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 99])
+def test_numbers_are_widened(rng: np.random.Generator, rows: list[int], num_ids: int) -> None:
+    column = rng.integers(0, 1 << 32, 50, np.uint32)
+    column[7] = (1 << 32) - 1
+    offsets, parts = _cut(column, rows)
+    ids, out = rng.integers(0, 50, num_ids), np.full(num_ids + 1, -1)
+    gather_numbers(ids + 7, offsets + 7, address_table(parts), column[:0], out)
+    np.testing.assert_array_equal(out, [*column[ids].astype(np.int64), -1])
+
+
+@pytest.mark.parametrize("rows", CUTS)
+@pytest.mark.parametrize(("ids", "num_rows"), [([0, 50], 2), ([-1], 1), ([2**62 - 1], 1), ([0, 1, 2], 2)])
+def test_unknown_numbers_and_short_outputs_are_reported(rows: list[int], ids: list[int], num_rows: int) -> None:
+    offsets, parts = _cut(np.zeros(50, np.uint32), rows)
+    with pytest.raises(IndexError):
+        gather_numbers(
+            np.array(ids), offsets, address_table(parts), np.empty(0, np.uint32), np.zeros(num_rows, np.int64)
         )
 
 

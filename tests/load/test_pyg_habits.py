@@ -14,6 +14,7 @@ from torch_geometric.loader import ImbalancedSampler
 
 from hopstream.errors import IdRangeError, SettingsError, StateError
 from hopstream.load.ablp import ABLPLoader
+from hopstream.load.hgt import HGTLoader
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.load_settings import OrderSettings
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
@@ -43,9 +44,13 @@ def test_a_call_makes_one_batch_of_chosen_seeds(data: Data) -> None:
         for wrong in ([100], [-1]):
             with pytest.raises(IdRangeError, match=r"^index\[0\] is .*; positions of seeds are 0\.\.99"):
                 loader(wrong)
-        for wrong in ([], [0.5], 3, [[1]]):
+        for wrong in ([0.5], 3, [[1]]):
             with pytest.raises(SettingsError, match=r"^index is .*; give one or more integer positions"):
                 loader(wrong)
+        with pytest.raises(SettingsError, match=r"^index is empty; give one or more integer positions"):
+            loader([])
+        with pytest.raises(SettingsError, match=r"^index is no list of integers .*; give one or more positions"):
+            loader([[1], [2, 3]])
 
 
 @pytest.mark.parametrize("seeds", [None, torch.ones(200, dtype=torch.bool)])
@@ -54,6 +59,12 @@ def test_chosen_seeds_may_repeat(data: Data, seeds: Any, sampling: dict[str, Any
     with NeighborLoader(data, [4, 2], input_nodes=seeds, num_workers=0, **sampling) as loader:
         batch = loader([9, 8, 9])
         assert batch.n_id[:3].tolist() == batch.input_id.tolist() == [9, 8, 9]
+
+
+def test_chosen_seeds_of_layers_may_repeat(data: Data) -> None:
+    with HGTLoader(data, [9, 5], num_threads=0, collate="numpy") as loader:
+        batch = loader([9, 8, 9])
+        assert batch.node_keys["node"][:3].tolist() == batch.input_ids.tolist() == [9, 8, 9]
 
 
 def test_calls_reuse_small_makers(data: Data) -> None:

@@ -6,10 +6,14 @@ A digest changes only on purpose: see ``tests/pinned/write.py``.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import hopstream
+from hopstream.dataset import add_halo, compact, delete, reshard, verify_dataset
 from hopstream.dataset.layout import open_dataset
 from tests.equality import test_walks
 from tests.pinned.cases import (
@@ -55,6 +59,35 @@ def test_loaders_resume_from_pinned_states(folder: Path, case: str) -> None:
 @pytest.mark.parametrize("case", SERVED)
 def test_servers_give_the_pinned_batches(folder: Path, case: str) -> None:
     assert digest(served_batches(case, folder)) == WANTED[case]
+
+
+def test_changed_datasets_of_an_earlier_revision_keep_wide_edge_keys(folder: Path, tmp_path: Path) -> None:
+    """Edge keys had 64 bits; a dataset that is written again has the present width."""
+    root, wide = tmp_path / "d", np.dtype(np.int64)
+    shutil.copytree(folder / "nodes-plain", root)
+    wanted = hopstream.read_dataset(root)
+    num_nodes, (edge_type,) = wanted.nodes["node"].num_nodes, wanted.edges
+    features = {name: column[:2] for name, column in wanted.edges[edge_type].features.items()}
+    hopstream.append(root, edges={edge_type: (np.array([0, 1]), np.array([num_nodes - 1, 0]), features)})
+    assert verify_dataset(root).is_ok
+    delete(root, nodes={"node": [3]})
+    assert verify_dataset(root).is_ok
+    compact(root)
+    add_halo(root, hops=1)
+    assert verify_dataset(root).is_ok
+    dataset = open_dataset(root)
+    assert not dataset.manifest.has_narrow_keys
+    for part in range(dataset.manifest.book.num_parts):
+        assert dataset.open_part(part).edges[edge_type, "in"].keys.dtype == wide
+    reshard(root, tmp_path / "new", num_parts=3)
+    assert verify_dataset(tmp_path / "new").is_ok
+    new = open_dataset(tmp_path / "new")
+    assert new.open_part(1).edges[edge_type, "in"].keys.dtype == np.uint32
+    assert new.manifest.graph_id == dataset.manifest.graph_id
+    batches = [
+        digest(list(hopstream.NeighborLoader(one, [4, 3], batch_size=9, shuffle=True))) for one in (root, new.root)
+    ]
+    assert batches[0] == batches[1]
 
 
 @pytest.mark.parametrize("mode", test_walks.MODES)

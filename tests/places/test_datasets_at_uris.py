@@ -224,7 +224,7 @@ class TestFlaws:
     def test_a_disk_without_room_is_named(self, mag: Path, bucket: str, monkeypatch: pytest.MonkeyPatch):
         usage = type("Usage", (), {"free": 1000})
         monkeypatch.setattr(delivery.shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(SettingsError, match=r"mag needs 8\.6 kB; its disk has 1\.0 kB: make room"):
+        with pytest.raises(SettingsError, match=r"mag needs 7\.8 kB; its disk has 1\.0 kB: make room"):
             open_dataset(f"{bucket}/mag")
 
     def test_wrong_credentials_are_told_with_a_remedy(self):

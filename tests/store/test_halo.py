@@ -76,7 +76,7 @@ def test_seeds_within_the_halo_need_no_remote_requests(served):
     with opened(served) as store:
         wanted = batches_of(store)
         without = store.traffic()
-        assert all(without[kind].remote_requests > len(wanted) for kind in ("sample", "fetch"))
+        assert all(without[kind].remote_requests >= len(wanted) for kind in ("sample", "fetch"))
         assert without["sample"].halo_ids == without["fetch"].halo_ids == 0
         assert without["other"].remote_requests == 0, "keys of nodes that are here are looked up here"
     with opened(served, hops=2, features="all") as store:

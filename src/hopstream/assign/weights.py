@@ -13,7 +13,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.assign.flatten import type_offsets
 from hopstream.assign.source import OFFSET_BYTES, AssignSource, source_of
-from hopstream.dataset.book import ends_of, neighbor_dtype
+from hopstream.dataset.book import ends_of, number_dtype
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.graph.graph import Graph
 from hopstream.kernels.placement import add_amount, add_amounts, count_keys
@@ -91,8 +91,8 @@ class LoadCounter:
         """Return the bytes of one edge in a direction, without ragged features."""
         source, settings = self.source, self._settings
         _, other_type = ends_of(edge_type, direction)
-        num_bytes = neighbor_dtype(source.num_nodes[other_type]).itemsize * (1 + settings.neighbor_keys)
-        num_bytes += KEY_BYTES * settings.keep_edge_keys
+        num_bytes = number_dtype(source.num_nodes[other_type]).itemsize * (1 + settings.neighbor_keys)
+        num_bytes += number_dtype(source.edges[edge_type].num_edges).itemsize * settings.keep_edge_keys
         num_bytes += TIME_BYTES * (edge_type in timed_edge_types(source.schema, settings.time_attr, direction))
         num_bytes += WEIGHT_BYTES * (settings.weight_attr in source.schema.edges[edge_type])
         return num_bytes + source.edges[edge_type].row_bytes

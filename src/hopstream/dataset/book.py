@@ -223,9 +223,9 @@ def _check_counts(book: PartitionBook, number: int, delta: Delta, part: int) -> 
             )
 
 
-def neighbor_dtype(num_nodes: int) -> np.dtype[Any]:
-    """Return the dtype in which neighbours' ids of a type are stored: 32 bits if the ids fit."""
-    return np.dtype(np.uint32) if num_nodes < 2**32 else np.dtype(np.int64)
+def number_dtype(num_numbers: int) -> np.dtype[Any]:
+    """Return the dtype of stored ids of neighbours and keys of edges: 32 bits if all of a type fit."""
+    return np.dtype(np.uint32) if num_numbers < 2**32 else np.dtype(np.int64)
 
 
 def ends_of(edge_type: EdgeType, direction: Direction) -> tuple[str, str]:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from hopstream.arrays import FileRecord
-from hopstream.dataset.book import EdgeEntity, ends_of, neighbor_dtype
+from hopstream.dataset.book import EdgeEntity, ends_of, number_dtype
 from hopstream.dataset.digests import content_digest
-from hopstream.dataset.paths import Contents, Expected, expected_column, part_folder, path_name
+from hopstream.dataset.paths import Contents, Expected, edge_key_dtype, expected_column, part_folder, path_name
 from hopstream.errors import FormatError
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
@@ -224,10 +224,10 @@ def edge_column_names(
     Each column has one value per edge. Weights have a file of their own unless they are among the copied ``features``.
     """
     near_far = ends_of(edge_type, direction)
-    neighbors = neighbor_dtype(contents.book.num_ids(near_far[1])).name
+    neighbors = number_dtype(contents.book.num_ids(near_far[1])).name
     columns = {"indices.npy": neighbors}
     if contents.has_edge_keys:
-        columns["key.npy"] = "int64"
+        columns["key.npy"] = edge_key_dtype(contents, contents.book.num_edges(edge_type)).name
     if contents.has_neighbor_keys:
         columns["neighbor_key.npy"] = neighbors
     if edge_type in timed_edge_types(contents.schema, contents.time_attr, direction):

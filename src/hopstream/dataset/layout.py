@@ -63,7 +63,7 @@ class EdgeArrays:
         indptr: int64[rows + 1]; row ``r`` has the edges ``[indptr[r], indptr[r + 1])``. With times they are in the
             order of time, and equal times in original order.
         indices: uint32[edges] or int64[edges], ids of the other end.
-        keys: int64[edges], original edge keys, or None if the dataset does not keep them.
+        keys: uint32[edges] or int64[edges], original edge keys, or None if the dataset does not keep them.
         features: Feature name to column of ``edges`` rows.
         times: int64[edges], ascending inside a row, or None if the edge type has no times.
         weights: real[edges], the dataset's ``weight_attr`` feature, or None if the type has none.
@@ -76,7 +76,7 @@ class EdgeArrays:
 
     indptr: IntArray
     indices: Array
-    keys: IntArray | None
+    keys: Array | None
     features: Mapping[str, Column]
     times: IntArray | None = None
     weights: Array | None = None

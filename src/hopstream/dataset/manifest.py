@@ -124,6 +124,8 @@ class Manifest:
             change the fingerprint.
         weight_attr: The edge feature that is also stored as running sums and an order, or None.
         has_neighbor_keys: Keys of neighbours are stored with edges.
+        has_narrow_keys: Edge keys have 32 bits if all of a type fit, else 64. False for a dataset of an earlier
+            revision, whose edge keys always have 64 bits.
         halo: The copies that parts keep, or None. It is not part of the content, so it does not change the fingerprint.
         transforms: JSON value of the fitted transforms of the tables that the features were read from, by type and
             feature, or empty. As the halo, it does not change the fingerprint.
@@ -147,6 +149,7 @@ class Manifest:
     time_unit: TimeUnit | None = None
     weight_attr: str | None = None
     has_neighbor_keys: bool = False
+    has_narrow_keys: bool = False
     halo: Halo | None = None
     transforms: Mapping[str, Any] = field(default_factory=dict)
     has_digest: bool = True
@@ -188,6 +191,7 @@ class Manifest:
             "time_attr": self.time_attr,
             "weight_attr": self.weight_attr,
             "has_neighbor_keys": self.has_neighbor_keys,
+            **({"has_narrow_keys": True} if self.has_narrow_keys else {}),
             "deltas": deltas_to_json(self.book),
             "checksums": self.checksums.to_json(),
             "files": {path: record.content_to_json() for path, record in self.files.items()},
@@ -287,7 +291,8 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         raise FormatError(f"id ranges are for node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
     if set(edge_offsets) != {(t, d) for t in schema.edges for d in directions}:
         raise FormatError("id ranges of edges do not match the schema's edge types and the directions")
-    for name in ("has_edge_keys", "has_neighbor_keys"):
+    value = {"has_narrow_keys": False, **value}
+    for name in ("has_edge_keys", "has_neighbor_keys", "has_narrow_keys"):
         if not isinstance(value[name], bool):
             raise FormatError(f"{name} must be true or false")
     for name in ("time_attr", "weight_attr"):
@@ -315,6 +320,7 @@ def _from_json(value: dict[str, Any]) -> Manifest:
         time_unit=time_unit,
         weight_attr=value["weight_attr"],
         has_neighbor_keys=value["has_neighbor_keys"],
+        has_narrow_keys=value["has_narrow_keys"],
         transforms=dict(value.get("transforms", {})),
     )
 

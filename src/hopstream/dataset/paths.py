@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
+import numpy as np
+
 from hopstream.arrays import FileRecord, column_paths
-from hopstream.dataset.book import Overlay, PartitionBook, ends_of, neighbor_dtype
+from hopstream.dataset.book import Overlay, PartitionBook, ends_of, number_dtype
 from hopstream.dataset.digests import DIGEST, content_digest
 from hopstream.errors import FormatError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, timed_edge_types
@@ -143,6 +145,15 @@ class Contents(Protocol):
     def has_neighbor_keys(self) -> bool:
         """Whether keys of neighbours are stored."""
 
+    @property
+    def has_narrow_keys(self) -> bool:
+        """Whether edge keys have 32 bits if all of a type fit."""
+
+
+def edge_key_dtype(contents: Contents, num_edges: int) -> np.dtype[Any]:
+    """Return the dtype in which a dataset stores the keys of an edge type with ``num_edges`` edges."""
+    return number_dtype(num_edges) if contents.has_narrow_keys else np.dtype(np.int64)
+
 
 def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:
     """Yield every file of one part with its expected content, by path relative to the dataset."""
@@ -209,11 +220,12 @@ def _expected_rows(
 ) -> Iterator[tuple[str, Expected]]:
     edge_type, direction = entity
     features, num_edges = contents.schema.edges[edge_type], (num_items,)
-    neighbors = Expected(neighbor_dtype(contents.book.num_ids(ends_of(*entity)[1])).name, num_edges)
+    neighbors = Expected(number_dtype(contents.book.num_ids(ends_of(*entity)[1])).name, num_edges)
     yield str(folder / "indptr.npy"), Expected("int64", (num_rows + 1,))
     yield str(folder / "indices.npy"), neighbors
     if contents.has_edge_keys:
-        yield str(folder / "key.npy"), Expected("int64", num_edges)
+        key_dtype = edge_key_dtype(contents, contents.book.num_edges(edge_type))
+        yield str(folder / "key.npy"), Expected(key_dtype.name, num_edges)
     if contents.has_neighbor_keys:
         yield str(folder / "neighbor_key.npy"), neighbors
     if edge_type in timed_edge_types(contents.schema, contents.time_attr, direction):

@@ -33,7 +33,7 @@ from hopstream.arrays import (
     open_array,
     take_column,
 )
-from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of, neighbor_dtype
+from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of, number_dtype
 from hopstream.dataset.chunks import cut_counts, overlaps, positions_of
 from hopstream.dataset.copying.local_copy import folder_of
 from hopstream.dataset.manifest import Manifest, read_manifest
@@ -116,7 +116,7 @@ class Columns:
 
     def named(self, name: str) -> ColumnFile:
         """Return the column with a file name, which must exist."""
-        return next(column for column in self.fixed if column.name.name == name)
+        return next(column for column in self.fixed if str(column.name) == name)
 
 
 def columns_of(contents: Contents, entity: Entity) -> Columns:
@@ -249,7 +249,7 @@ class DatasetRows:
             FormatError: Keys are not 0..n-1, each once.
         """
         num_nodes, offsets = self.book.num_ids(node_type), self.book.node_offsets[node_type]
-        found, marks = np.empty(num_nodes, neighbor_dtype(num_nodes)), KeyMarks(f"{self.root}: {node_type}", num_nodes)
+        found, marks = np.empty(num_nodes, number_dtype(num_nodes)), KeyMarks(f"{self.root}: {node_type}", num_nodes)
         for first_id, part, begin, end in _steps(offsets):
             keys = self.keys(node_type, part, begin, end)
             marks.add(keys)
@@ -309,7 +309,7 @@ class DatasetRows:
         """
         name = f"{self.folders(entity)[piece]}/{column.name}"
         values = self._read(name, begin, end, is_summed=self._takes_sums)
-        if not isinstance(entity, str) and column.name.name == INDICES:
+        if not isinstance(entity, str) and str(column.name) == INDICES:
             self._check_range(name, values, self.book.num_ids(ends_of(*entity)[1]))
         return values
 

@@ -48,7 +48,8 @@ class PartitionSettings(Settings):
         metadata={"help": "how much heavier than its share a part may be, for methods that balance, 0 to 1"},
     )
     keep_edge_keys: bool = field(
-        default=True, metadata={"help": "store the original key of each edge (8 bytes per edge and direction)"}
+        default=True,
+        metadata={"help": "store the original key of each edge (4 bytes per edge and direction, 8 from 2^32 edges on)"},
     )
     time_attr: str | None = field(
         default=None,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, offsets_of
-from hopstream.dataset.book import ends_of, neighbor_dtype
+from hopstream.dataset.book import ends_of, number_dtype
 from hopstream.errors import IdRangeError
 from hopstream.graph.graph import EdgeTable
 from hopstream.kernels.adjacency import count_mapped, group_mapped
@@ -78,7 +78,7 @@ def split_by_owner(owner: NDArray[np.int32], num_parts: int) -> tuple[IntArray, 
 def split_nodes(owner: NDArray[np.int32], num_parts: int) -> NodeSplit:
     """Renumber the nodes of one type; see ``split_by_owner``."""
     offsets, keys = split_by_owner(owner, num_parts)
-    ids_of_keys = np.empty(len(owner), neighbor_dtype(len(owner)))
+    ids_of_keys = np.empty(len(owner), number_dtype(len(owner)))
     ids_of_keys[keys] = np.arange(len(owner), dtype=ids_of_keys.dtype)
     return NodeSplit(offsets=offsets, keys=keys, ids_of_keys=ids_of_keys)
 
@@ -99,6 +99,6 @@ def split_edges(
     indptr = np.zeros(len(own.ids_of_keys) + 1, np.int64)
     count_mapped(own_keys, own.ids_of_keys, indptr)
     indices = np.empty(edges.num_edges, other.ids_of_keys.dtype)
-    keys = np.empty(edges.num_edges, neighbor_dtype(edges.num_edges))
+    keys = np.empty(edges.num_edges, number_dtype(edges.num_edges))
     group_mapped(own_keys, other_keys, own.ids_of_keys, other.ids_of_keys, indptr[:-1].copy(), keys, indices)
     return EdgeSplit(offsets=indptr[own.offsets], indptr=indptr, indices=indices, keys=keys)

@@ -401,8 +401,8 @@ class EdgeRun:
 
     Attributes:
         indptr: int64[num_rows + 1], from 0.
-        indices: integer[num_edges], ids of the other ends.
-        keys: integer[num_edges], edge keys.
+        indices: integer[num_edges], ids of the other ends, in their stored dtype.
+        keys: integer[num_edges], edge keys, in their stored dtype.
         places: integer[num_edges], the row of each edge in ``features``, ``weights`` and ``times.own``.
         neighbor_keys: integer[num_nodes], the key of each id of the other end, or a lookup.
         times: Sources of the edges' times, or None.
@@ -440,7 +440,8 @@ def edge_columns(folder: PurePosixPath, run: EdgeRun, settings: PartitionSetting
     indices = _flat(folder / "indices.npy", run.indices.dtype, num_edges, blocks_of(run.indices))
     yield replace(indices, source=run.indices)
     if settings.keep_edge_keys:
-        yield integers(folder / "key.npy", run.keys)
+        keys = _flat(folder / "key.npy", run.keys.dtype, num_edges, blocks_of(run.keys))
+        yield replace(keys, source=run.keys)
     if settings.neighbor_keys:
         neighbor_keys = (run.neighbor_keys[block] for block in blocks_of(run.indices))
         yield _flat(folder / "neighbor_key.npy", run.indices.dtype, num_edges, neighbor_keys)

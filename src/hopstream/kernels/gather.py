@@ -180,6 +180,38 @@ def gather_rows(ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: 
 
 
 @kernel
+def gather_numbers(
+    ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, item: np.ndarray, out: np.ndarray
+) -> None:
+    """Copy number ``ids[i]`` of a column to ``out[i]``, which may have a wider dtype.
+
+    Args:
+        ids: int64[n].
+        offsets: int64[num_parts + 1], id ranges.
+        columns: int64[num_parts, 2], address table of the parts' columns.
+        item: Array with the dtype of the columns.
+        out: integer[n or more].
+
+    Raises:
+        IndexError: A row lies outside its part, or shapes do not match. Earlier numbers may be written.
+    """
+    num_ids = len(ids)
+    if num_ids > len(out):
+        raise IndexError("the output has fewer rows than there are ids")
+    if len(offsets) == 2:
+        _check_rows(ids, offsets, columns[0, 1])
+    sources = np.empty(ROWS_AT_ONCE + WORDS_AHEAD, np.int64)  # any address behind the last row may be prefetched
+    for first in range(0, num_ids, ROWS_AT_ONCE):
+        num_rows = min(num_ids - first, ROWS_AT_ONCE)
+        _locate(ids, first, num_rows, offsets, columns, 1, item.itemsize, sources)
+        for i in range(min(num_rows, WORDS_AHEAD)):
+            prefetch_address(sources[np.uint64(i)])
+        for i in range(num_rows):
+            prefetch_address(sources[np.uint64(i + WORDS_AHEAD)])
+            out[np.uint64(first + i)] = array_at(sources[np.uint64(i)], 1, item.dtype)[0]
+
+
+@kernel
 def locate_rows(
     ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, width: int, word_bytes: int,
     positions: np.ndarray, addresses: np.ndarray,

@@ -233,11 +233,15 @@ def read_positions(index: ArrayLike, num_seeds: int) -> IntArray:
         SettingsError: They are no list of integers, or empty.
         IdRangeError: One is outside ``[0, num_seeds)``.
     """
-    chosen = to_array(index)
-    if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
-        raise SettingsError(
-            f"index is {chosen.dtype}{list(chosen.shape)}; give one or more integer positions, as a list"
-        )
+    try:
+        chosen = to_array(index)
+    except ValueError as error:
+        raise SettingsError(f"index is no list of integers ({error}); give one or more positions") from error
+    if chosen.ndim == 1 and not len(chosen):
+        raise SettingsError("index is empty; give one or more integer positions, as a list")
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+        shown = f"{chosen.dtype}{list(chosen.shape)}" if chosen.ndim else repr(index)[:100]
+        raise SettingsError(f"index is {shown}; give one or more integer positions, as a list")
     if int(chosen.min()) < 0 or int(chosen.max()) >= num_seeds:
         row = int(np.flatnonzero((chosen < 0) | (chosen >= num_seeds))[0])
         raise IdRangeError(f"index[{row}] is {int(chosen[row])}; positions of seeds are 0..{num_seeds - 1}")

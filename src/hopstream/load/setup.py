@@ -209,6 +209,7 @@ class SubgraphLoader(EpochLoader):
         """
         if self._is_closed:
             raise StateError("the loader is closed; make a new one")
+        self._check_process()
         chosen, settings = read_positions(index, len(self.dataset)), self._setup.settings
         inputs = self._inputs_of(ChosenOrder(num_seeds=len(self.dataset), settings=settings, chosen=chosen))
         try:

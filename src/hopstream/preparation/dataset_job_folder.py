@@ -19,7 +19,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray, extend_checksum, open_array, write_text
 from hopstream.assign.owners import owner_blocks, owners_path
 from hopstream.dataset.balance import MAX_MATRIX_PARTS
-from hopstream.dataset.book import neighbor_dtype
+from hopstream.dataset.book import number_dtype
 from hopstream.dataset.chunks import overlaps, stretches_of
 from hopstream.dataset.paths import node_folder, split_path
 from hopstream.dataset.regions import RegionWriter, read_array
@@ -160,7 +160,7 @@ class DatasetJobFolder(JobFolder[Spec], ABC):
 
     def id_dtype(self, node_type: str) -> np.dtype[Any]:
         """Return the dtype of ids of a node type in tables."""
-        return neighbor_dtype(self.num_nodes(node_type))
+        return number_dtype(self.num_nodes(node_type))
 
     def table_name(self, what: str, node_type: str) -> PurePosixPath:
         """Return the path of a table with a row per node, relative to the scratch folder."""

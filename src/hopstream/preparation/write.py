@@ -235,6 +235,7 @@ def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
         time_unit=settings.time_unit,
         weight_attr=settings.weight_attr,
         has_neighbor_keys=settings.neighbor_keys,
+        has_narrow_keys=True,
         transforms=written.transforms,
     )
 

@@ -20,7 +20,14 @@ from hopstream.dataset.halo_layout import HaloArrays
 from hopstream.dataset.layout import EdgeArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
-from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, locate_rows, word_dtype
+from hopstream.kernels.gather import (
+    gather_elements,
+    gather_numbers,
+    gather_ranges,
+    gather_rows,
+    locate_rows,
+    word_dtype,
+)
 from hopstream.kernels.halo import find_edge_rows, find_rows, number_edges
 from hopstream.kernels.memory import address_table
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
@@ -42,16 +49,22 @@ class ColumnTable:
     def __init__(self, feature: FeatureSchema, columns: Sequence[Column | None]) -> None:
         """Take a column of each piece, None for an unmapped one; the caller keeps the columns alive."""
         self.feature = feature
-        self.word = word_dtype(feature.row_bytes)
         ragged = [c if isinstance(c, RaggedArray) else None for c in columns]
         values = [c.values if isinstance(c, RaggedArray) else c for c in columns]
+        stored = next((v.dtype for v in values if v is not None), feature.numpy_dtype)
+        self.is_narrow = stored != feature.numpy_dtype
+        """Whether the column holds numbers, such as edge keys, in fewer bits than requests get."""
+        self.word = stored if self.is_narrow else word_dtype(feature.row_bytes)
         self.values = address_table([None if v is None else _as_words(v, self.word) for v in values])
         self.row_offsets = address_table([None if r is None else r.offsets for r in ragged])
 
-    def locate(self, ids: IntArray, offsets: IntArray, positions: IntArray, addresses: IntArray) -> None:
-        """Write the address of the row of each checked id, of fixed width, to a position of ``addresses``."""
+    def locate(self, name: str, ids: IntArray, offsets: IntArray, positions: IntArray, located: LocatedRows) -> None:
+        """Locate the rows of checked ids of a column of fixed width; narrow numbers are copied first."""
+        if self.is_narrow:
+            located.take(positions, {name: located.kept(gather_fixed(self, ids, offsets))})
+            return
         width = self.feature.row_bytes // self.word.itemsize
-        locate_rows(ids, offsets, self.values, width, self.word.itemsize, positions, addresses)
+        locate_rows(ids, offsets, self.values, width, self.word.itemsize, positions, located.addresses_of(name))
 
 
 def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:
@@ -106,7 +119,9 @@ def gather_fixed(table: ColumnTable, ids: IntArray, offsets: IntArray, out: Arra
         raise SettingsError(f"out is {out.dtype}{list(out.shape)}; the column is {feature}, C-contiguous")
     if len(out) < len(ids):
         raise SettingsError(f"out has {len(out)} rows for {len(ids)} ids")
-    if feature.row_bytes and len(ids):
+    if table.is_narrow:
+        gather_numbers(ids, offsets, table.values, np.empty(0, table.word), out)
+    elif feature.row_bytes and len(ids):
         words = out.reshape(len(out), -1).view(table.word)
         gather_rows(ids, offsets, table.values, words)
     return out
@@ -281,8 +296,8 @@ class HaloStore:
 
     def locate(self, entity: Entity, rows: IntArray, positions: IntArray, located: LocatedRows) -> None:
         """Locate rows of columns of fixed width; see ``LocalStore.locate``."""
-        for name, addresses in located.columns():
-            self._columns[entity, name].locate(rows, self._column_offsets(entity), positions, addresses)
+        for name in located.names:
+            self._columns[entity, name].locate(name, rows, self._column_offsets(entity), positions, located)
 
     def fetch_ragged(self, entity: Entity, names: Sequence[str], rows: IntArray) -> dict[str, Column]:
         """Read rows of ragged columns among ``names``."""

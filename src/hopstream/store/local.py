@@ -396,8 +396,8 @@ class LocalStore(Store):
             IdRangeError: An id is out of range, or of a part that is not mapped.
         """
         ids, offsets = self.check_ids(entity, ids), self.book.offsets(entity)
-        for name, addresses in located.columns():
-            self._column(entity, name).locate(ids, offsets, positions, addresses)
+        for name in located.names:
+            self._column(entity, name).locate(name, ids, offsets, positions, located)
 
     def reader(self, request: FetchRequest, buffers: BufferPool) -> Callable[[slice], list[Array]]:
         """Prepare to read ranges of rows of fixed width into arrays of ``buffers``; ids are checked once.
@@ -408,18 +408,14 @@ class LocalStore(Store):
         """
         ids, offsets = self.check_ids(request.entity, request.ids), self.book.offsets(request.entity)
         tables = [self._column(request.entity, name) for name in request.names]
-        shapes = [(table.feature.shape, table.feature.numpy_dtype, table.feature.row_bytes) for table in tables]
 
         def read(rows: slice) -> list[Array]:
             self._check_open()
             some = ids[rows]
             arrays: list[Array] = []
-            for table, (shape, dtype, row_bytes) in zip(tables, shapes, strict=True):
-                out = buffers.take((len(some), *shape), dtype)
-                if row_bytes:
-                    words = out.reshape(len(out), -1).view(table.word)
-                    gather_rows(some, offsets, table.values, words)
-                arrays.append(out)
+            for table in tables:
+                out = buffers.take((len(some), *table.feature.shape), table.feature.numpy_dtype)
+                arrays.append(gather_fixed(table, some, offsets, out))
             return arrays
 
         return read

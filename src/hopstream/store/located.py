@@ -7,8 +7,8 @@ source costs nearly as much as one pass over all rows, because each pass brings 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -39,7 +39,9 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocatedRows:
-    """Addresses of the rows of some columns of fixed width. The caller keeps the memory alive.
+    """Addresses of the rows of some columns of fixed width.
+
+    The caller keeps the memory alive, or gives it to ``kept``.
 
     Attributes:
         names: The columns.
@@ -50,12 +52,22 @@ class LocatedRows:
     names: tuple[str, ...]
     sizes: IntArray
     addresses: IntArray
+    _kept: list[Array] = field(default_factory=list)
 
     @classmethod
     def none(cls, features: Mapping[str, FeatureSchema], num_rows: int) -> LocatedRows:
         """Prepare to locate rows of those columns that have a fixed width and any bytes."""
         sizes = {name: f.row_bytes for name, f in features.items() if f.is_fixed_width and f.row_bytes}
         return cls(tuple(sizes), np.array([*sizes.values()], np.int64), np.zeros((len(sizes), num_rows), np.int64))
+
+    def kept(self, rows: Array) -> Array:
+        """Keep an array alive as long as the addresses, and return it."""
+        self._kept.append(rows)
+        return rows
+
+    def addresses_of(self, name: str) -> IntArray:
+        """Return the addresses of a column, int64[n]."""
+        return cast(IntArray, self.addresses[self.names.index(name)])
 
     def columns(self) -> list[tuple[str, IntArray]]:
         """Return each column's name and addresses, int64[n]."""

@@ -235,10 +235,23 @@ def test_ids_that_outgrow_their_dtype_are_refused(tmp_path, monkeypatch):
     hopstream.write_parts(grown_graph().until(1), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
     limit = read_manifest(tmp_path / "d").book.num_ids("movie") + 1
     monkeypatch.setattr(
-        "hopstream.preparation.append.run.neighbor_dtype", lambda n: np.dtype(np.uint32 if n < limit else np.int64)
+        "hopstream.preparation.append.run.number_dtype", lambda n: np.dtype(np.uint32 if n < limit else np.int64)
     )
     with pytest.raises(SettingsError, match="compact first"):
         append(tmp_path / "d", **MOVIE)
+
+
+def test_edge_keys_that_outgrow_their_dtype_are_refused(tmp_path, monkeypatch):
+    hopstream.write_parts(grown_graph().until(1), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
+    before, num_edges = tree_of(tmp_path / "d"), read_manifest(tmp_path / "d").book.num_edges(LIKES)
+    monkeypatch.setattr(
+        "hopstream.preparation.append.run.edge_key_dtype",
+        lambda _, n: np.dtype(np.uint32 if n <= num_edges else np.int64),
+    )
+    told = rf"would grow from {num_edges} to {num_edges + 1} edges; .*: write the grown graph again"
+    with pytest.raises(SettingsError, match=told):
+        append(tmp_path / "d", edges=LIKED)
+    assert tree_of(tmp_path / "d") == before
 
 
 def test_append_removes_the_halo_until_compaction(tmp_path):

@@ -78,6 +78,16 @@ def test_every_dtype_and_rank(tmp_path, monkeypatch, rng):
     check_reshard(graph, tmp_path, 3, 4, rng)
 
 
+@pytest.mark.parametrize("keep_edge_keys", [True, False])
+def test_features_with_the_names_of_files(tmp_path, monkeypatch, rng, keep_edge_keys):
+    ends, names = rng.integers(0, 23, (2, 90)), ("indices", "key", "indptr", "neighbor_key", "id_of_key")
+    features = {name: rng.integers(0, 1 << 40, 90) for name in names}
+    edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features=features)}
+    nodes = {NODE: NodeTable(num_nodes=23, features={name: column[:23] for name, column in features.items()})}
+    cut_small(monkeypatch, 12)
+    check_reshard(Graph(nodes=nodes, edges=edges).check(), tmp_path, 3, 4, rng, keep_edge_keys=keep_edge_keys)
+
+
 @pytest.mark.slow
 def test_hubs_and_many_parts(tmp_path, monkeypatch, rng):
     """One node with most edges, which are moved in pieces; more parts than nodes of a type."""

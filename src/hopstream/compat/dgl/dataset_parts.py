@@ -241,5 +241,5 @@ class DatasetParts(PartSource):
 
 
 def _keys_of(held: EdgeArrays) -> IntArray:
-    """Return the keys of a part's edges; ``DatasetParts`` refuses datasets without them."""
-    return cast(IntArray, held.keys)
+    """Return int64[n], the keys of a part's edges; ``DatasetParts`` refuses datasets without them."""
+    return cast(Array, held.keys).astype(np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, FileRecord, IntArray, column_schema, offsets_of, write_blocks
 from hopstream.compat.pyg.own_part import OwnEdges, OwnPart
-from hopstream.dataset.book import EdgeEntity, PartitionBook
+from hopstream.dataset.book import EdgeEntity, PartitionBook, number_dtype
 from hopstream.dataset.paths import edge_folder, node_folder
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
@@ -328,8 +328,11 @@ class PartWriter:
         times = self._times(edge_type, edges, src)
         if times is not None:
             sort_by_time(split, times)
+        stored_keys = (
+            split.keys if keys is None else keys[split.keys].astype(number_dtype(self._book.num_edges(edge_type)))
+        )
         run = EdgeRun(
-            indptr=split.indptr, indices=split.indices, keys=split.keys if keys is None else keys[split.keys],
+            indptr=split.indptr, indices=split.indices, keys=stored_keys,
             places=split.keys, neighbor_keys=src.keys, times=times, weights=None,
             features=_all_columns(edges.features, schemas),
         ).rows(int(dst.offsets[part]), int(dst.offsets[part + 1]))  # fmt: skip

@@ -20,11 +20,11 @@ import numpy as np
 
 from hopstream.arrays import Column, FileRecord, IntArray
 from hopstream.dataset.balance import EdgeCut, PartitionReport, StageCost
-from hopstream.dataset.book import PartitionBook, neighbor_dtype
+from hopstream.dataset.book import PartitionBook, number_dtype
 from hopstream.dataset.dataset_folder import dataset_to_change, remove_halos, remove_unnamed
 from hopstream.dataset.layout import Dataset
 from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
-from hopstream.dataset.paths import part_folder
+from hopstream.dataset.paths import edge_key_dtype, part_folder
 from hopstream.dataset.rows import DatasetRows
 from hopstream.dataset.settings import MAX_PARTS, Progress
 from hopstream.engine.atomic_folder import WorkFolder, errors_named, sync, sync_tree
@@ -413,10 +413,17 @@ def _check_room(dataset: Dataset, added: Graph) -> None:
     ends = {end for edge_type in manifest.schema.edges for end in (edge_type[0], edge_type[2])}
     for node_type in sorted(ends):
         old, new = book.num_ids(node_type), book.num_ids(node_type) + added.nodes[node_type].num_nodes
-        if neighbor_dtype(old) != neighbor_dtype(new):
+        if number_dtype(old) != number_dtype(new):
             raise SettingsError(
                 f"{node_type} would grow from {old} to {new} nodes; ids of neighbours are stored in 32 bits, which is "
                 "too few: compact first (hopstream compact), or write the grown graph again"
+            )
+    for edge_type in manifest.schema.edges if manifest.has_edge_keys else ():
+        old, new = book.num_edges(edge_type), book.num_edges(edge_type) + added.edges[edge_type].num_edges
+        if edge_key_dtype(manifest, old) != edge_key_dtype(manifest, new):
+            raise SettingsError(
+                f"{type_label(edge_type)} would grow from {old} to {new} edges; keys of edges are stored in 32 bits, "
+                "which is too few: write the grown graph again"
             )
 
 

@@ -20,13 +20,13 @@ from hopstream.arrays import (
     with_blocks,
     write_blocks,
 )
-from hopstream.dataset.book import Delta, EdgeEntity, Overlay, ends_of, neighbor_dtype
+from hopstream.dataset.book import Delta, EdgeEntity, Overlay, ends_of, number_dtype
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.overlays import RowReader
-from hopstream.dataset.paths import edge_folder, link_folder, node_folder, overlay_folder, split_path
+from hopstream.dataset.paths import edge_folder, edge_key_dtype, link_folder, node_folder, overlay_folder, split_path
 from hopstream.dataset.regions import RegionWriter, file_record, make_file
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.dataset.stored_columns import (
@@ -138,6 +138,7 @@ class AddedEdges:
     features: Mapping[str, Column]
     order: IntArray
     dtype: np.dtype[np.generic]
+    key_dtype: np.dtype[np.generic]
     keys_of_others: KeysOfIds
 
 
@@ -173,7 +174,8 @@ def merged_rows(
     if edge_times is not None:
         sort_edges(indptr, at, indices, edge_times, keys)
     return EdgeRun(
-        indptr=indptr, indices=indices, keys=keys, places=at, neighbor_keys=added.keys_of_others, times=edge_times,
+        indptr=indptr, indices=indices, keys=keys.astype(added.key_dtype), places=at, times=edge_times,
+        neighbor_keys=added.keys_of_others,
         weights=weights_of(features, weight_attr), features=features,
     )  # fmt: skip
 
@@ -364,7 +366,7 @@ class DeltaWriter:
         self.on_step()
 
     def _added_edges(self, entity: EdgeEntity, edges: EdgeTable, ends: AddedEnds) -> AddedEdges:
-        other_type = ends_of(*entity)[1]
+        other_type, manifest = ends_of(*entity)[1], self.dataset.manifest
         own, other = (ends.dst_ids, ends.src_ids) if entity[1] == "in" else (ends.src_ids, ends.dst_ids)
         own_times = edges.features.get(self.dataset.manifest.time_attr or "")
         times = own_times.astype(np.int64) if isinstance(own_times, np.ndarray) else None
@@ -378,7 +380,8 @@ class DeltaWriter:
             times=times,
             features=edges.features,
             order=np.argsort(own, kind="stable"),
-            dtype=neighbor_dtype(self.nodes.num_old(other_type) + self.added.nodes[other_type].num_nodes),
+            dtype=number_dtype(self.nodes.num_old(other_type) + self.added.nodes[other_type].num_nodes),
+            key_dtype=edge_key_dtype(manifest, manifest.book.num_edges(entity[0]) + edges.num_edges),
             keys_of_others=KeyTable(self.nodes, other_type),
         )
 

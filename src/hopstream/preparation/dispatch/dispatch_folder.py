@@ -19,7 +19,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.assign.owners import BLOCK_ROWS
-from hopstream.dataset.book import Entity, PartitionBook, ends_of, neighbor_dtype
+from hopstream.dataset.book import Entity, PartitionBook, ends_of, number_dtype
 from hopstream.dataset.regions import RegionWriter
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import Allotment, Needs, rounded_up
@@ -194,7 +194,7 @@ def estimate(
         read += nodes.num_nodes * (4 + features + masks)
         tables = 1 + settings.neighbor_keys
         has_times = settings.time_attr in schema.nodes[node_type]
-        scratch += nodes.num_nodes * (tables * neighbor_dtype(nodes.num_nodes).itemsize + 8 * has_times)
+        scratch += nodes.num_nodes * (tables * number_dtype(nodes.num_nodes).itemsize + 8 * has_times)
     for edge_type, edges in graph.edges.items():
         features = sum(column.row_bytes for column in edges.features.values())
         read += edges.num_edges * (16 + features)
@@ -203,8 +203,9 @@ def estimate(
         spill = max(spill, spilled)
         for direction in settings.directions:
             own_type, other_type = ends_of(edge_type, direction)
-            ids = neighbor_dtype(graph.nodes[other_type].num_nodes).itemsize
-            per_edge = ids * (1 + settings.neighbor_keys) + 8 * settings.keep_edge_keys + features
+            ids = number_dtype(graph.nodes[other_type].num_nodes).itemsize
+            per_edge = ids * (1 + settings.neighbor_keys) + features
+            per_edge += number_dtype(edges.num_edges).itemsize * settings.keep_edge_keys
             per_edge += 8 * (edge_type in timed_edge_types(schema, settings.time_attr, direction))
             per_edge += 20 * (settings.weight_attr in edges.features)
             dataset += edges.num_edges * per_edge + 8 * graph.nodes[own_type].num_nodes
@@ -241,7 +242,7 @@ def _halo_costs(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSet
 def spill_row_bytes(graph: ChunkedGraph, edge_type: EdgeType, direction: Direction) -> int:
     """Return the bytes of one spilled edge."""
     own_type, other_type = ends_of(edge_type, direction)
-    ids = sum(neighbor_dtype(graph.nodes[t].num_nodes).itemsize for t in (own_type, other_type))
+    ids = sum(number_dtype(graph.nodes[t].num_nodes).itemsize for t in (own_type, other_type))
     return ids + 4 + sum(column.row_bytes for column in graph.edges[edge_type].features.values())
 
 

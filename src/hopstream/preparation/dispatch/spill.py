@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of, open_array, written_whole
-from hopstream.dataset.book import ends_of, neighbor_dtype
+from hopstream.dataset.book import ends_of, number_dtype
 from hopstream.dataset.chunks import overlaps, row_chunks
 from hopstream.dataset.paths import edge_folder, feature_paths, link_folder, node_folder
 from hopstream.dataset.regions import RegionWriter, read_into
@@ -287,7 +287,7 @@ def open_spill(folder: DispatchFolder, edge_type: EdgeType, direction: Direction
     head = np.empty(2 + len(folder.buckets(edge_type, direction)), np.int64)
     read_into(path, 0, head)
     num_edges, first_byte = int(head[-1]), head.nbytes
-    own, other = (neighbor_dtype(folder.graph.nodes[t].num_nodes) for t in ends_of(edge_type, direction))
+    own, other = (number_dtype(folder.graph.nodes[t].num_nodes) for t in ends_of(edge_type, direction))
     kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
         "rows": (own, ()), "others": (other, ()), "offsets": (np.dtype(np.uint32), ()),
     }  # fmt: skip
@@ -400,11 +400,11 @@ class _Finish:
     def _read(self, shares: list[_Share], indptr: IntArray, first_id: int) -> EdgeRun:
         """Return the edges of some rows, in stored order."""
         num_edges, features = int(indptr[-1]), self.fixed
-        other_dtype = neighbor_dtype(self.folder.graph.nodes[self.other_type].num_nodes)
+        other_dtype = number_dtype(self.folder.graph.nodes[self.other_type].num_nodes)
         has_keys, has_places = self.settings.keep_edge_keys, bool(self.edges.features) or self.has_times
         indices = np.empty(num_edges, other_dtype)
-        keys = np.empty(num_edges if has_keys else 0, neighbor_dtype(self.edges.num_edges))
-        places = np.empty(num_edges if has_places else 0, neighbor_dtype(num_edges))
+        keys = np.empty(num_edges if has_keys else 0, number_dtype(self.edges.num_edges))
+        places = np.empty(num_edges if has_places else 0, number_dtype(num_edges))
         columns = {name: np.empty((num_edges, *c.shape), c.dtype) for name, c in features.items()}
         next_places, num_placed = indptr[:-1].copy(), 0
         last_id = first_id + len(next_places)

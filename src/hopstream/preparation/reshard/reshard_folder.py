@@ -18,7 +18,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.assign import libraries as assign_costs
-from hopstream.dataset.book import Entity, ends_of, neighbor_dtype
+from hopstream.dataset.book import Entity, ends_of, number_dtype
 from hopstream.dataset.paths import node_folder
 from hopstream.dataset.regions import RegionWriter
 from hopstream.dataset.rows import DatasetRows, entities_of, open_rows, own_type
@@ -97,14 +97,14 @@ def estimate(rows: DatasetRows, num_parts: int) -> DatasetEstimate:
     total = sum(record.num_bytes for record in files.values())
     # Each part has its own headers, and one more offset than rows.
     heads = len(files) // old_parts * 136 * (num_parts - old_parts)
-    tables = sum(2 * n * neighbor_dtype(n).itemsize for t in rows.contents.schema.nodes for n in (book.num_ids(t),))
+    tables = sum(2 * n * number_dtype(n).itemsize for t in rows.contents.schema.nodes for n in (book.num_ids(t),))
     return DatasetEstimate(dataset_bytes=max(0, total + heads), scratch_bytes=tables, input_bytes=total)
 
 
 def mapped_bytes(rows: DatasetRows) -> int:
     """Return the most bytes of tables of nodes that one task maps."""
     sizes = [rows.book.num_ids(_table_type(entity)) for entity in entities_of(rows.contents)]
-    return max(n * neighbor_dtype(n).itemsize for n in sizes)
+    return max(n * number_dtype(n).itemsize for n in sizes)
 
 
 def _table_type(entity: Entity) -> str:

@@ -27,7 +27,7 @@ from hopstream.arrays import (
     write_blocks,
 )
 from hopstream.dataset.balance import EdgeCut, PartitionReport
-from hopstream.dataset.book import EdgeEntity, PartitionBook, ends_of, neighbor_dtype
+from hopstream.dataset.book import EdgeEntity, PartitionBook, ends_of, number_dtype
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
@@ -35,6 +35,7 @@ from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema
 from hopstream.dataset.overlays import RowReader
 from hopstream.dataset.paths import (
     edge_folder,
+    edge_key_dtype,
     expected_edges,
     expected_files,
     expected_nodes,
@@ -363,7 +364,7 @@ class RevisionWriter:
         places = np.flatnonzero(~self._filters[entity[0]].removes(*ends, old.keys))
         counts = np.bincount(row_of_edge[places], minlength=num_rows)
         indptr = offsets_of(counts[~self._gone_ids[own_type].has(own_ids)])
-        dtype = neighbor_dtype(self._book.num_ids(other_type) - len(gone))
+        dtype = number_dtype(self._book.num_ids(other_type) - len(gone))
         indices = gone.after(other[places]).astype(dtype)
         keys = np.zeros(len(places), np.int64)
         if old.keys is not None:
@@ -375,8 +376,12 @@ class RevisionWriter:
             order = np.lexsort((keys, rows))
             indices, keys, places = indices[order], keys[order], places[order]
             sort_edges(indptr, places, indices, edge_times, keys)
+        key_dtype = edge_key_dtype(
+            self._manifest, self._book.num_edges(entity[0]) - len(self._gone_edges[entity[0]].keys)
+        )
         return EdgeRun(
-            indptr=indptr, indices=indices, keys=keys, places=places, times=edge_times, features=old.features,
+            indptr=indptr, indices=indices, keys=keys.astype(key_dtype), places=places, times=edge_times,
+            features=old.features,
             neighbor_keys=_KeysOfNewIds(self._keys, other_type, self._gone_keys[other_type], gone),
             weights=weights_of(old.features, self._manifest.weight_attr),
         )  # fmt: skip

@@ -74,7 +74,7 @@ def write_orig_ids(out: Path, *, nids: bool, eids: bool) -> None:
                 write_tensor_file(partial, {node_names[t]: keys for t, keys in part.node_keys.items()})
         if eids:
             edges = {
-                label_of(edge_names[edge_type]): np.sort(held.keys)
+                label_of(edge_names[edge_type]): np.sort(held.keys).astype(np.int64)
                 for (edge_type, direction), held in part.edges.items()
                 if direction == "in" and held.keys is not None
             }
