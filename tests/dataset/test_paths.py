@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -102,7 +102,8 @@ def test_the_files_of_a_part():
         "part-00001/edge/a__to__a/out/features/w.offsets.npy": "int64[11]",
     }
     with_keys = Contents(schema=schema, book=book, directions=("out",), has_edge_keys=True)
-    assert "part-00001/edge/a__to__a/out/key.npy" in dict(expected_files(with_keys, 1))
+    for contents, dtype in ((with_keys, "int64"), (replace(with_keys, has_narrow_keys=True), "uint32")):
+        assert str(dict(expected_files(contents, 1))["part-00001/edge/a__to__a/out/key.npy"]) == f"{dtype}[10]"
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])

@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 
 from hopstream.errors import IdRangeError, SettingsError, StateError
+from hopstream.load import setup
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.hgt import HGTLoader
 from hopstream.load.links import LinkNeighborLoader
@@ -20,7 +21,6 @@ from hopstream.load.load_settings import OrderSettings
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.order import WeightedOrder, read_seed_weights
 from hopstream.load.ppr import PPRLoader
-from hopstream.load.setup import MAX_IDLE_SEEDS
 from tests.load.graphs import flat
 
 
@@ -81,8 +81,10 @@ def test_calls_reuse_small_makers(data: Data) -> None:
             loader([0])
         assert not loader._idle_makers
         assert flat(loader([3])) == wanted[3]
-        loader(np.arange(MAX_IDLE_SEEDS + 1))
-        assert not loader._idle_makers
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(setup, "MAX_IDLE_SIZE", 500)
+            loader(np.arange(200))
+            assert not loader._idle_makers
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda seed: flat(loader([seed])), range(20))) == wanted
 

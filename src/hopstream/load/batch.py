@@ -486,11 +486,16 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         super().__init__(reader, convert)
         self._runner, self._inputs = runner, inputs
         self._slot_map = SlotMap()
+        self.batch_size = 0
+        """Number of nodes and edges of the last batch of ``make_of``."""
 
     def make_of(self, inputs: Inputs, epoch: int) -> Any:
-        """Make the first batch of other inputs; equal arguments give equal batches."""
-        self._inputs = inputs
-        return self.make(epoch, 0)
+        """Make the first batch of other inputs, and note its size; equal arguments give equal batches."""
+        self._inputs, self.stage = inputs, "sampling"
+        fetch = self._sample_now(epoch, 0)
+        nodes, edges = fetch.sampled.node_ids.values(), fetch.sampled.edge_index.values()
+        self.batch_size = sum(map(len, nodes)) + sum(of.shape[1] for of in edges)
+        return self._finish(fetch)
 
     def _sample_now(self, epoch: int, step: int) -> Fetch:
         return self._reader.fetch_of(*self._sample(epoch, [self._start(epoch, step)], is_kept=False))

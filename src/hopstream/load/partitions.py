@@ -293,7 +293,7 @@ def _edges(book: KeyBook, arrays: PartArrays, ids: IntArray, entity: EdgeEntity)
     other = (other_ids, other_parts, other_keys)
     (src_ids, src_parts, src_keys), (dst_ids, dst_parts, dst_keys) = (other, own) if direction == "in" else (own, other)
     return PartEdges(
-        keys=None if edges.keys is None else edges.keys.astype(np.int64),
+        keys=None if edges.keys is None else edges.keys.astype(np.int64, copy=False),
         ids=ids,
         src_ids=src_ids,
         dst_ids=dst_ids,

@@ -47,8 +47,8 @@ from hopstream.store.contract import Store
 from hopstream.store.sources import check_source, is_in_memory
 from hopstream.store.whole import keeps_edge_keys
 
-MAX_IDLE_MAKERS, MAX_IDLE_SEEDS = 8, 1024
-"""Makers of chosen batches that are kept for the next calls, and the largest batch after which one is kept."""
+MAX_IDLE_MAKERS, MAX_IDLE_SIZE = 8, 1 << 16
+"""Makers of chosen batches that are kept for the next calls, and the most nodes and edges of their batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -217,7 +217,7 @@ class SubgraphLoader(EpochLoader):
         except IndexError:
             maker = cast(BatchMaker[Any], self._own_maker())
         batch = maker.make_of(inputs, self.epoch)
-        if len(chosen) <= MAX_IDLE_SEEDS:  # a maker keeps memory in proportion to its largest batch
+        if maker.batch_size <= MAX_IDLE_SIZE:  # a maker keeps memory in proportion to its largest batch
             self._idle_makers.append(maker)
         return batch if settings.transform is None else settings.transform(batch)
 

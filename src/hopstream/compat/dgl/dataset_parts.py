@@ -242,4 +242,4 @@ class DatasetParts(PartSource):
 
 def _keys_of(held: EdgeArrays) -> IntArray:
     """Return int64[n], the keys of a part's edges; ``DatasetParts`` refuses datasets without them."""
-    return cast(Array, held.keys).astype(np.int64)
+    return cast(Array, held.keys).astype(np.int64, copy=False)

@@ -328,11 +328,10 @@ class PartWriter:
         times = self._times(edge_type, edges, src)
         if times is not None:
             sort_by_time(split, times)
-        stored_keys = (
-            split.keys if keys is None else keys[split.keys].astype(number_dtype(self._book.num_edges(edge_type)))
-        )
+        stored_keys = split.keys if keys is None else keys[split.keys]
+        key_dtype = number_dtype(self._book.num_edges(edge_type))
         run = EdgeRun(
-            indptr=split.indptr, indices=split.indices, keys=stored_keys,
+            indptr=split.indptr, indices=split.indices, keys=stored_keys.astype(key_dtype),
             places=split.keys, neighbor_keys=src.keys, times=times, weights=None,
             features=_all_columns(edges.features, schemas),
         ).rows(int(dst.offsets[part]), int(dst.offsets[part + 1]))  # fmt: skip

@@ -46,7 +46,7 @@ from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.write import checked_schema, with_halo
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
-FORMAT = 2
+FORMAT = 3
 """Format of the hidden folder; a folder of another format is not resumed."""
 KEY_BYTES = 8
 EDGE_WORK = 16

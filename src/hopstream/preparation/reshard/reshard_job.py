@@ -137,7 +137,7 @@ def _parts_of_edges(folder: ReshardFolder, edge_type: EdgeType, keys: IntArray) 
     return parts_of(ids, folder.node_offsets(own_type))[places]
 
 
-FORMAT = 2
+FORMAT = 3
 """Format of the hidden folder; a folder of another format is not resumed."""
 ROW_WORK, LINK_WORK = 16, 16
 """Bytes of work per row that is measured, and per link; only for progress."""
