@@ -486,7 +486,7 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         super().__init__(reader, convert)
         self._runner, self._inputs = runner, inputs
         self._slot_map = SlotMap()
-        self.batch_size = 0
+        self.num_chosen = 0
         """Number of nodes and edges of the last batch of ``make_of``."""
 
     def make_of(self, inputs: Inputs, epoch: int) -> Any:
@@ -494,7 +494,7 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         self._inputs, self.stage = inputs, "sampling"
         fetch = self._sample_now(epoch, 0)
         nodes, edges = fetch.sampled.node_ids.values(), fetch.sampled.edge_index.values()
-        self.batch_size = sum(map(len, nodes)) + sum(of.shape[1] for of in edges)
+        self.num_chosen = sum(map(len, nodes)) + sum(of.shape[1] for of in edges)
         return self._finish(fetch)
 
     def _sample_now(self, epoch: int, step: int) -> Fetch:

@@ -217,7 +217,7 @@ class SubgraphLoader(EpochLoader):
         except IndexError:
             maker = cast(BatchMaker[Any], self._own_maker())
         batch = maker.make_of(inputs, self.epoch)
-        if maker.batch_size <= MAX_IDLE_SIZE:  # a maker keeps memory in proportion to its largest batch
+        if maker.num_chosen <= MAX_IDLE_SIZE:  # a maker keeps memory in proportion to its largest batch
             self._idle_makers.append(maker)
         return batch if settings.transform is None else settings.transform(batch)
 
