@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +13,10 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.preparation.write import write_parts
 
-ASKED = ["--method", "ldg", "--parts", "3", "--balance-splits", "--balance-ntypes", "node=y", "--balance-edges"]
+ASKED = [
+    "--method", "ldg", "--parts", "3", "--balance-splits", "--balance-ntypes", "node=y", "--balance-edges",
+    "--rng-seed", "1",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -31,9 +33,7 @@ def test_a_dataset_and_chunks_are_assigned_alike_and_partition_reads_it(sources,
         out = ["--out", str(folder / f"owners-{source}"), "--memory", "300MB", "--part-weights", "1"]
         assert main(["assign", str(folder / source), *ASKED, *out, "--part-weights", "2", "--part-weights", "1"]) == 0
     text = capsys.readouterr().out
-    assert "of adjacent pairs cut" in text
-    shares = [float(share) for share in re.findall(r"edges node 0 ([\d.]+)x", text)]
-    assert len(shares) == 2 and max(shares) < 1.15
+    assert "of adjacent pairs cut" in text and "edges node 0 1.0" in text
     first, second = ((folder / f"owners-{source}" / "node.txt").read_bytes() for source in ("set", "chunks"))
     assert first == second and len(first) == 2 * 256
     owners = ["--method", "file", "--owners", str(folder / "owners-set")]

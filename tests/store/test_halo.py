@@ -32,7 +32,7 @@ SAMPLED = {"batch_size": 16, "shuffle": True, "collate": "numpy", "num_threads":
 def served(tmp_path_factory):
     """A dataset of four parts, and a server of each."""
     root = tmp_path_factory.mktemp("halo") / "d"
-    graph = hopstream.rmat_graph(10, edges_per_node=4, num_features=5, num_classes=3)
+    graph = hopstream.rmat_graph(10, edges_per_node=4, num_features=5, num_classes=3, rng_seed=3)
     hopstream.write_parts(graph, root, num_parts=4, method="kaminpar")
     dataset = open_dataset(root)
     stores = [LocalStore(dataset, [part]) for part in range(4)]
@@ -76,7 +76,7 @@ def test_seeds_within_the_halo_need_no_remote_requests(served):
     with opened(served) as store:
         wanted = batches_of(store)
         without = store.traffic()
-        assert all(without[kind].remote_requests >= len(wanted) for kind in ("sample", "fetch"))
+        assert all(without[kind].remote_requests > len(wanted) for kind in ("sample", "fetch"))
         assert without["sample"].halo_ids == without["fetch"].halo_ids == 0
         assert without["other"].remote_requests == 0, "keys of nodes that are here are looked up here"
     with opened(served, hops=2, features="all") as store:

@@ -52,7 +52,7 @@ class DatasetContents:
     time_attr: str | None
     weight_attr: str | None
     has_neighbor_keys: bool
-    has_narrow_keys: bool = True
+    has_narrow_keys: ClassVar[bool] = True
 
     @classmethod
     def of(cls, schema: GraphSchema, settings: PartitionSettings, book: PartitionBook) -> DatasetContents:
