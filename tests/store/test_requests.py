@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from hopstream.dataset.book import PartitionBook
+from hopstream.dataset.book import PartitionBook, number_dtype
 from hopstream.errors import HopstreamError, IdRangeError, SettingsError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 from hopstream.store.contract import MAX_COUNT, MAX_TREES, TREE_SHIFT, LaborSeeds, SampleRequest, Store
@@ -19,7 +19,6 @@ from hopstream.store.requests import (
     check_links,
     check_sample_request,
     has_own_times,
-    id_dtype,
 )
 
 BUYS: EdgeType = ("user", "buys", "item")
@@ -231,4 +230,4 @@ def test_only_times_of_edges_come_with_links() -> None:
 
 
 def test_ids_are_narrow_where_they_fit() -> None:
-    assert [id_dtype(n).name for n in (0, 2**32 - 1, 2**32)] == ["uint32", "uint32", "int64"]
+    assert [number_dtype(n).name for n in (0, 2**32 - 1, 2**32)] == ["uint32", "uint32", "int64"]

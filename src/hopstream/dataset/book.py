@@ -224,7 +224,7 @@ def _check_counts(book: PartitionBook, number: int, delta: Delta, part: int) -> 
 
 
 def number_dtype(num_numbers: int) -> np.dtype[Any]:
-    """Return the dtype of stored ids of neighbours and keys of edges: 32 bits if all of a type fit."""
+    """Return the dtype of stored and sent ids, and of edge keys: uint32 if all of a type fit, else int64."""
     return np.dtype(np.uint32) if num_numbers < 2**32 else np.dtype(np.int64)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray
 from hopstream.buffers import BufferPool
-from hopstream.dataset.book import ends_of, entity_label
+from hopstream.dataset.book import ends_of, entity_label, number_dtype
 from hopstream.errors import StoreTimeout
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
@@ -30,7 +30,6 @@ from hopstream.store.requests import (
     check_sample_request,
     check_split,
     has_own_times,
-    id_dtype,
 )
 from hopstream.store.sample_frames import sample_calls, write_samples
 from hopstream.store.settings import StoreSettings
@@ -317,7 +316,7 @@ class RemoteStore(Store):
         return list(cut_pieces([RowCost(n, 1) for n in num_ids], self.facts.max_ids))
 
     def _wire_ids(self, ids: IntArray, piece: Piece, num_ids: int) -> IntArray:
-        return ids[piece.rows].astype(id_dtype(num_ids), copy=False)
+        return ids[piece.rows].astype(number_dtype(num_ids), copy=False)
 
     def _call(
         self, op: str, header: dict[str, Any], arrays: Sequence[IntArray], what: str, answer: tuple[Sink, float]

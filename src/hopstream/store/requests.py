@@ -8,7 +8,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, is_within
 from hopstream.checks import known_names, known_words
-from hopstream.dataset.book import Entity, PartitionBook, ends_of, entity_label
+from hopstream.dataset.book import Entity, PartitionBook, ends_of, entity_label, number_dtype
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types, type_label
 from hopstream.store.contract import (
@@ -113,19 +113,13 @@ def _check_trees(store: Store, request: SampleRequest, trees: IntArray, where: s
             )
 
 
-UINT32_IDS = 1 << 32
 TREE_MASK = np.int64((1 << TREE_SHIFT) - 1)
 SEED_STOP = 1 << 64
 
 
-def id_dtype(num_ids: int) -> np.dtype[Any]:
-    """Return the dtype of ids on the wire and of stored neighbours: uint32 if all ids fit."""
-    return np.dtype(np.uint32 if num_ids < UINT32_IDS else np.int64)
-
-
 def neighbor_dtype(book: PartitionBook, edge_type: EdgeType, direction: Direction) -> np.dtype[Any]:
     """Return the dtype in which a dataset stores the neighbours of an edge type."""
-    return id_dtype(book.num_ids(ends_of(edge_type, direction)[1]))
+    return number_dtype(book.num_ids(ends_of(edge_type, direction)[1]))
 
 
 def column_feature(store: Store, entity: Entity, name: str) -> FeatureSchema:

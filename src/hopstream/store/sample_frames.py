@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
-from hopstream.dataset.book import PartitionBook, ends_of
+from hopstream.dataset.book import PartitionBook, ends_of, number_dtype
 from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, STRATEGIES, LaborSeeds, SampleRequest, Strategy
-from hopstream.store.requests import SEED_STOP, id_dtype
+from hopstream.store.requests import SEED_STOP
 from hopstream.store.wire import Piece, RowCost, cut_pieces, entity_from_json, entity_to_json
 from hopstream.transport.messages import Frame
 
@@ -107,7 +107,7 @@ def write_samples(requests: Sequence[SampleRequest], book: PartitionBook) -> tup
 
     records: list[dict[str, Any]] = []
     for request in requests:
-        near, far = (id_dtype(book.num_ids(t)) for t in ends_of(request.edge_type, request.direction))
+        near, far = (number_dtype(book.num_ids(t)) for t in ends_of(request.edge_type, request.direction))
         of_candidates = far if request.trees is None else np.dtype(np.int64)
         both = np.promote_types(near, far)
         dtypes: tuple[np.dtype[Any], ...] = near, np.dtype(np.uint32), np.dtype(np.int64), both, of_candidates

@@ -10,7 +10,7 @@ copied unchanged: the edges of a row keep their order, and no column refers to e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,16 @@ from hopstream.dataset.balance import MAX_MATRIX_PARTS
 from hopstream.dataset.book import Entity, ends_of, number_dtype
 from hopstream.dataset.chunks import cut_counts
 from hopstream.dataset.regions import RegionWriter, read_array
-from hopstream.dataset.rows import EDGE_KEYS, INDICES, ColumnFile, RaggedFiles, entity_folder, own_type, take_rows
+from hopstream.dataset.rows import (
+    EDGE_KEYS,
+    INDICES,
+    INT64,
+    ColumnFile,
+    RaggedFiles,
+    entity_folder,
+    own_type,
+    take_rows,
+)
 from hopstream.dataset.stored_columns import integers
 from hopstream.engine import task
 from hopstream.kernels.gather import count_parts
@@ -201,7 +210,7 @@ class _Mover:
         self.next_elements: IntArray = firsts[1:].copy()
         self.num_old_pieces, self.num_parts = len(self.rows.folders(self.entity)), self.spec.settings.num_parts
         self.new_ids: Array | None = None
-        self.key_dtype: np.dtype[Any] | None = None
+        self.key_dtype: np.dtype[Any] = INT64
         self.other_offsets: IntArray = np.empty(0, np.int64)
         if not isinstance(self.entity, str):
             other_type = ends_of(*self.entity)[1]
@@ -254,6 +263,8 @@ class _Mover:
         if not column.item_bytes:
             return
         values = moves.moved(partial(self.rows.read_spans, self.entity, column))
+        if str(column.name) == EDGE_KEYS:  # an earlier revision stored 64 bits
+            column = replace(column, dtype=self.key_dtype)
         new_ids = self.new_ids if str(column.name) == INDICES else None
         if new_ids is not None:
             take_ids(values, new_ids, values)
@@ -264,10 +275,7 @@ class _Mover:
 
     def _write(self, column: ColumnFile, part: int, first_item: int, values: Array) -> None:
         path = entity_folder(part, self.entity) / column.name
-        dtype, item_bytes = column.dtype, column.item_bytes
-        if self.key_dtype is not None and str(column.name) == EDGE_KEYS:  # an earlier revision stored 64 bits
-            dtype, item_bytes = self.key_dtype, self.key_dtype.itemsize
-        self.writer.write_blocks(path, dtype, first_item * item_bytes, [values])
+        self.writer.write_blocks(path, column.dtype, first_item * column.item_bytes, [values])
 
     def _count(self, part: int, other_ids: Array) -> None:
         """Count the edges whose other end lies in another part."""
